@@ -1,0 +1,81 @@
+# shardwright: every command a developer needs. A bare `make` lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STATE  ?= .sandbox
+NODES  ?= sandbox/fleets/demo.yaml
+# `make sandbox-up OPERATOR=0` leaves the operator out.
+OPERATOR ?= 1
+RUN    := PYTHONPATH=sandbox $(BIN)/python
+FORMATTED := operator sandbox tests hack
+# Stamp of an environment that has what requirements/dev.txt asks for.
+READY  := $(VENV)/.ready
+
+.PHONY: help
+help: ## list these targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(READY): requirements/dev.txt pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: install
+install: $(READY) ## make the virtual environment with the locked dependencies
+
+.PHONY: lock
+lock: $(READY) ## work the locked requirements out anew, from versions at least a week old
+	@hack/lock.sh $(BIN)
+
+.PHONY: format
+format: $(READY) ## format the code
+	$(BIN)/ruff format $(FORMATTED)
+	$(BIN)/ruff check --fix $(FORMATTED)
+
+.PHONY: generate
+generate: $(READY) ## write the CRD and the chart's copy of it
+	$(BIN)/shardwright crd --output crds/llmdeployments.yaml
+	$(BIN)/python hack/sync_chart.py
+
+.PHONY: check
+check: $(READY) ## format, lint, types, import contracts, generated files, unit tests
+	$(BIN)/ruff format --check $(FORMATTED)
+	$(BIN)/ruff check $(FORMATTED)
+	$(RUN) -m mypy
+	$(BIN)/lint-imports
+	$(BIN)/shardwright crd --check
+	$(BIN)/python hack/sync_chart.py --check
+	$(BIN)/pytest -q tests/unit
+
+.PHONY: test
+test: $(READY) ## every test that this machine can run (builds the control plane once)
+	$(BIN)/pytest -q
+
+.PHONY: soak
+soak: $(READY) ## the long runs: many seeds of the kill test, many random clusters
+	$(BIN)/pytest -q -m soak --soak tests
+
+.PHONY: bench
+bench: $(READY) ## 200 and 700 deployments against bare pods, in one run
+	$(RUN) tests/perf/bench.py
+
+.PHONY: demo
+demo: $(READY) ## build, start a sandbox, and watch a 70B model being split, built, proven and moved
+	$(RUN) -m shardwright_sandbox.demo
+
+.PHONY: sandbox-up
+sandbox-up: $(READY) ## start the sandbox and the operator (OPERATOR=0: without; NODES=file.yaml)
+	$(RUN) -m shardwright_sandbox up --state $(STATE) --nodes $(NODES) \
+	  $(if $(filter 0,$(OPERATOR)),--no-operator,--operator)
+
+.PHONY: sandbox-down
+sandbox-down: $(READY) ## stop the sandbox and leave nothing
+	$(RUN) -m shardwright_sandbox down --state $(STATE)
+
+.PHONY: image
+image: $(READY) ## build the operator's image without Docker into dist/image
+	$(BIN)/python hack/image.py
