@@ -1,0 +1,1 @@
+"""The resource: what a user may ask (spec), what the operator answers (status), and its CRD."""

@@ -1,0 +1,147 @@
+"""The status of an LLMDeployment: the contract with kstatus, Helm, Argo CD, autoscalers and people.
+
+Written by one exit path, only when it changes. `observedGeneration` is the generation that was
+fully evaluated, and is written in the same call as the conditions.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints
+
+from shardwright.api.spec import Model
+
+
+class StatusModel(Model):
+    """Like a spec model, but unknown fields are dropped: an older operator wrote them."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+ConditionStatus = Literal["True", "False", "Unknown"]
+
+
+class Condition(StatusModel):
+    """metav1.Condition."""
+
+    type: Annotated[str, StringConstraints(min_length=1, max_length=316)]
+    status: ConditionStatus
+    observed_generation: int = Field(default=0, ge=0)
+    last_transition_time: Annotated[str, StringConstraints(max_length=32)] = Field(
+        json_schema_extra={"format": "date-time"}
+    )
+    reason: Annotated[
+        str,
+        StringConstraints(
+            pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$", min_length=1, max_length=1024
+        ),
+    ]
+    message: Annotated[str, StringConstraints(max_length=32768)]
+
+
+class StageMemory(StatusModel):
+    """What one GPU of a stage holds, in GiB. Weights only for now: the sum over files and ranks."""
+
+    stage: int
+    layers: int
+    weights_gib: float = Field(alias="weightsGiB")
+
+
+class PlanStatus(StatusModel):
+    """The shape that was resolved from the spec."""
+
+    world_size: int = 0
+    gpus: int = Field(default=0, description="GPUs of all replicas: tensor × pipeline × replicas.")
+    tensor: int = 0
+    pipeline: int = 0
+    gpu_product: str = Field(default="", alias="gpuProduct")
+    image: str = ""
+    commit: str = Field(default="", description="The model's commit that its uri was resolved to.")
+    reasons: list[str] = Field(default_factory=list)
+
+
+class ServingEngine(StatusModel):
+    """What serves now."""
+
+    key: str = ""
+    revision: str = ""
+    built_for: dict[str, str] = Field(default_factory=dict)
+
+
+class NextEngine(StatusModel):
+    """What is being made to replace it."""
+
+    key: str = ""
+    revision: str = ""
+    step: str = Field(default="", description="Fetching, Quantizing, Building, Proving, Rolling.")
+    reason: str = Field(default="", description="What the user changed, old value → new value.")
+    attempt: int = 0
+    borrowed: str = Field(
+        default="", description="Replica and nodes taken from a serving group for the candidate."
+    )
+
+
+class EngineStatus(StatusModel):
+    """The engine that serves and the one being made."""
+
+    serving: ServingEngine = Field(default_factory=ServingEngine)
+    next: NextEngine | None = None
+
+
+class GroupStatus(StatusModel):
+    """The wish for one replica: which incarnation of it should exist, and what is held against it.
+
+    This is the operator's only memory of failures: a pass writes it before the next one acts.
+    """
+
+    index: int
+    incarnation: int = 1
+    revision: str
+    role: Literal["Serving", "Candidate"] = "Serving"
+    state: str = Field(default="", description="Queued, Placed, Starting, Ready, Broken, Leaving.")
+    restarts: int = 0
+    not_before: str = Field(default="", description="No earlier than this a new try is made.")
+    avoid_nodes: list[str] = Field(default_factory=list)
+    cause: str = Field(default="", description="First cause of the last failure.")
+    reason: str = Field(default="", description="The same as a stable word.")
+    held: bool = Field(default=False, description="The restart budget is spent.")
+    held_edit: str = Field(default="", description="The edit it was held at; a later one frees it.")
+    nodes: list[str] = Field(default_factory=list, description="By stage.")
+
+
+class StepStatus(StatusModel):
+    """A step's failures in the environment, which are tried again elsewhere."""
+
+    step: str
+    key: str
+    attempts: int = Field(default=0, description="Number of the last attempt that failed.")
+    failures: int = Field(default=0, description="Failures in a row.")
+    edit: str = Field(default="", description="The edit it failed under; a later one tries again.")
+    not_before: str = Field(default="", description="No earlier than this a new try is made.")
+    avoid_nodes: list[str] = Field(default_factory=list)
+    reason: str = ""
+    cause: str = ""
+
+
+class LLMDeploymentStatus(StatusModel):
+    """What the operator answers."""
+
+    observed_generation: int = -1
+    conditions: list[Condition] = Field(
+        default_factory=list, json_schema_extra={"x-list-map-keys": ["type"]}
+    )
+    plan: PlanStatus | None = None
+    engine: EngineStatus | None = None
+    groups: list[GroupStatus] = Field(
+        default_factory=list, json_schema_extra={"x-list-map-keys": ["index"]}
+    )
+    steps: list[StepStatus] = Field(default_factory=list)
+    failed_revision: str = Field(
+        default="", description="A revision that spent its budget and was rolled back."
+    )
+    failed_cause: str = Field(default="", description="Why it was rolled back.")
+    incarnations: int = Field(default=0, description="The highest incarnation ever used.")
+    replicas: int = Field(default=0, description="Serving replicas that exist, ready or not.")
+    ready_replicas: int = 0
+    selector: str = Field(default="", description="Selects the leaders' pods, for autoscalers.")
