@@ -1,0 +1,372 @@
+"""The contract between operator and runner: folders, keys, requests, manifests, reports.
+
+Both sides import this module and nothing else of each other. It decides names and bytes only: which
+folder an artifact lives in, how its key is computed from its inputs, what a request to a pod looks
+like, what a finished artifact leaves behind, and how a pod's last words fit a termination message.
+Each side reads its own version and the one before (`READABLE_VERSIONS`), so that an operator
+upgrade rolls no pod. Standard library only, Python 3.9 and later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TypeVar
+
+CONTRACT_VERSION = 1
+READABLE_VERSIONS = (1,)
+
+# Mount points and folders. `STORE` is where spec.storage.claimName is mounted in every pod.
+STORE = "/shardwright/store"
+SOURCE = "/shardwright/source"  # a pvc:// model on another claim, read-only
+RUNNER_DIR = "/shardwright/runner"
+RUNNER_FILE = "shardwright-runner.pyz"
+SCRATCH = "/shardwright/scratch"
+ROOT = "shardwright"
+MANIFEST = "shardwright-manifest.json"
+TRASH = "trash"
+
+# The environment variable that holds a StepRequest or a ServeRequest as JSON.
+ENV_REQUEST = "SHARDWRIGHT_REQUEST"
+# Downward-API values that differ between pods of one group.
+ENV_POD_NAME = "SHARDWRIGHT_POD_NAME"
+ENV_NODE_NAME = "SHARDWRIGHT_NODE_NAME"
+ENV_POD_UID = "SHARDWRIGHT_POD_UID"  # names the temporary folder of a step
+
+# What the runner answers on its own port. Ready: a leader's server has answered a checked
+# generation, a worker's ranks run. Live: the runner itself runs, nothing more.
+READY_PATH = "/readyz"
+LIVE_PATH = "/healthz"
+
+# Where a serving pod's runner writes ServeRequest.config: as JSON, which is YAML too.
+SERVE_CONFIG = "{scratch}/config.yaml"
+
+# The kubelet cuts a termination message at 4,096 bytes without an error.
+TERMINATION_LIMIT_BYTES = 4096
+
+STEP_MODEL = "model"
+STEP_CHECKPOINT = "checkpoint"
+STEP_ENGINE = "engine"
+STEP_PROOF = "proof"
+STEPS = (STEP_MODEL, STEP_CHECKPOINT, STEP_ENGINE)
+
+DONE = "Done"
+PERMANENT = "Permanent"
+ENVIRONMENT = "Environment"
+OUTCOMES = (DONE, PERMANENT, ENVIRONMENT)
+
+# Reasons a pod may report. Stable words: they reach conditions.
+REASON_OUT_OF_MEMORY = "OutOfMemory"
+REASON_UNKNOWN_FLAG = "UnknownFlag"
+REASON_UNSUPPORTED_GPU = "UnsupportedGPU"
+REASON_DISK_FULL = "DiskFull"
+REASON_KILLED = "Killed"
+REASON_TIMEOUT = "Timeout"
+REASON_MODEL_NOT_FOUND = "ModelNotFound"
+REASON_ACCESS_DENIED = "AccessDenied"
+REASON_MANIFEST_MISSING = "ManifestMissing"
+REASON_MANIFEST_MISMATCH = "ManifestMismatch"
+REASON_GPU_MISMATCH = "GPUMismatch"
+REASON_WORLD_MISMATCH = "WorldMismatch"
+REASON_TOOL_FAILED = "ToolFailed"
+REASON_PEER_LOST = "PeerLost"
+REASON_RANK_FAILED = "RankFailed"
+
+# A serving pod that dies of one of these says that the artifact itself is bad (it is trashed and
+# rebuilt); the others say that this node does not fit the artifact (the node is avoided).
+ARTIFACT_FAULTS = frozenset({REASON_MANIFEST_MISSING, REASON_MANIFEST_MISMATCH})
+NODE_FAULTS = frozenset({REASON_GPU_MISMATCH, REASON_WORLD_MISMATCH})
+
+
+class ContractError(ValueError):
+    """A message of the other side cannot be read: wrong version, shape or type."""
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys and no blanks: the one byte form that hashes are taken of."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def artifact_key(step: str, inputs: Mapping[str, Any]) -> str:
+    """The key of an artifact: 16 hex digits of SHA-256 over step and inputs.
+
+    Inputs that are None are left out, so that a new input at its neutral value leaves old keys as
+    they were. 64 bits are ample: a claim holds thousands of artifacts at most, and the manifest is
+    compared input by input before anything is loaded.
+    """
+    kept = {name: value for name, value in inputs.items() if value is not None}
+    return hashlib.sha256(canonical([step, kept]).encode()).hexdigest()[:16]
+
+
+def artifact_folder(step: str, key: str) -> str:
+    """Folder of a finished artifact, relative to the claim's root."""
+    return f"{ROOT}/{step}/{key}"
+
+
+def temporary_folder(step: str, key: str, pod_uid: str) -> str:
+    """Folder a pod works in before it publishes by rename, relative to the claim's root."""
+    return f"{ROOT}/{step}/.tmp-{key}-{pod_uid}"
+
+
+def trash_folder(step: str, key: str, stamp: str) -> str:
+    """Where a withdrawn artifact waits for its grace time, relative to the claim's root."""
+    return f"{ROOT}/{TRASH}/{step}-{key}-{stamp}"
+
+
+def served_model(served_name: str) -> str:
+    """Link to the artifact that a serving pod's runner makes before it starts the server.
+
+    Servers name a model after the last part of the path they are given.
+    """
+    return f"{{scratch}}/served/{served_name}"
+
+
+def engine_files(world_size: int) -> tuple[str, ...]:
+    """Files that make a TensorRT-LLM engine folder complete: config.json alone proves nothing."""
+    return ("config.json", *(f"rank{rank}.engine" for rank in range(world_size)))
+
+
+def checkpoint_files(world_size: int) -> tuple[str, ...]:
+    """Files that make a TensorRT-LLM checkpoint folder complete."""
+    return ("config.json", *(f"rank{rank}.safetensors" for rank in range(world_size)))
+
+
+@dataclass(frozen=True)
+class Command:
+    """One call of a vendor's tool.
+
+    `tool` names the recorded contract that its flags were checked against; `{out}` in an argument
+    stands for the temporary folder, `{scratch}` for the pod's scratch volume and, when serving,
+    `{model}` for ServeRequest.model_folder.
+    """
+
+    tool: str
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StepRequest:
+    """What a step Job's pod is asked to do: make the artifact `key` of `step` from `inputs`."""
+
+    step: str
+    key: str
+    inputs: dict[str, Any]
+    commands: tuple[Command, ...]
+    expected_files: tuple[str, ...]
+    source: str = ""  # model: its uri; else the folder of the artifact it is made from
+    timeout_seconds: int = 0
+    deployment: str = ""
+    contract: int = CONTRACT_VERSION
+
+
+@dataclass(frozen=True)
+class ServeRequest:
+    """What a serving pod is asked to do: check the artifact, meet its peers, start its ranks.
+
+    `artifact` is the folder the runtime loads (engine, checkpoint or model) and `key` what its
+    manifest must say; `model_folder` holds the tokenizer. Ranks of this pod are
+    `stage × tensor … stage × tensor + tensor − 1` of `tensor × pipeline`.
+    """
+
+    deployment: str
+    replica: int
+    incarnation: int
+    stage: int
+    tensor: int
+    pipeline: int
+    step: str
+    key: str
+    artifact: str
+    model_folder: str
+    served_name: str
+    product: str
+    command: Command
+    config: dict[str, Any]
+    peers: tuple[str, ...]  # DNS names, by stage
+    peer_deadline_seconds: int = 1800
+    drain_timeout_seconds: int = 120
+    http_port: int = 8000
+    runner_port: int = 8091
+    contract: int = CONTRACT_VERSION
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a model's own config.json says; the operator's refusals and plans rest on it.
+
+    Sizes are counts; `bytes` is the size of the fetched weights on disk, 0 when unknown.
+    `quantization` is the method of a checkpoint that comes quantized ("gptq", "awq", "fp8", …) or
+    empty. `experts` is 0 for dense models. `remote_code`: the folder brings Python code that its
+    config asks to be executed (`auto_map`).
+    """
+
+    architecture: str
+    model_type: str
+    layers: int
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_positions: int
+    dtype: str
+    quantization: str = ""
+    experts: int = 0
+    bytes: int = 0
+    remote_code: bool = False
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """Size in bytes and SHA-256 of one file of an artifact."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Written last into a finished artifact's folder: what it is, from what, made by what."""
+
+    step: str
+    key: str
+    inputs: dict[str, Any]
+    files: dict[str, FileEntry]
+    tools: dict[str, str] = field(default_factory=dict)
+    gpu: dict[str, str] = field(default_factory=dict)
+    facts: ModelFacts | None = None
+    commit: str = ""
+    contract: int = CONTRACT_VERSION
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(entry.size for entry in self.files.values())
+
+
+@dataclass(frozen=True)
+class Report:
+    """A pod's last words, in its termination message: at most 4,096 bytes of JSON."""
+
+    outcome: str
+    reason: str = ""
+    message: str = ""
+    step: str = ""
+    key: str = ""
+    commit: str = ""
+    facts: ModelFacts | None = None
+    tools: dict[str, str] = field(default_factory=dict)
+    total_bytes: int = 0
+    seconds: float = 0.0
+    reused: bool = False
+    rank: int = -1
+    log_tail: str = ""
+    contract: int = CONTRACT_VERSION
+
+
+Message = TypeVar("Message", StepRequest, ServeRequest, Manifest, Report)
+
+
+def encode(message: Any) -> str:
+    """A message as JSON of one line."""
+    return canonical(asdict(message))
+
+
+def encode_report(report: Report) -> str:
+    """A report cut to the kubelet's limit: the log's middle goes first, its last line never.
+
+    The last lines hold the exception, which is what the reader needs.
+    """
+    text = encode(report)
+    if len(text.encode()) <= TERMINATION_LIMIT_BYTES:
+        return text
+    bare = asdict(report)
+    tail, message = report.log_tail, report.message
+    bare["log_tail"] = ""
+    while True:
+        bare["message"] = message
+        room = TERMINATION_LIMIT_BYTES - len(canonical(bare).encode()) - 2
+        if room >= 0 or not message:
+            break
+        message = message[: max(0, len(message) + room - 16)]
+    while tail and len(canonical(tail).encode()) > room:
+        surplus = len(canonical(tail).encode()) - room
+        tail = tail[max(1, surplus // 6) :]
+    bare["log_tail"] = tail
+    return canonical(bare)
+
+
+def decode(kind: type[Message], text: str) -> Message:
+    """Read a message of the other side.
+
+    Raises:
+        ContractError: When the text is not JSON, the version is unknown or a field is missing.
+    """
+    try:
+        raw = json.loads(text)
+    except ValueError as error:
+        raise ContractError(f"{kind.__name__} is not JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise ContractError(f"{kind.__name__} is not a JSON object")
+    version = raw.get("contract")
+    if version not in READABLE_VERSIONS:
+        raise ContractError(
+            f"{kind.__name__} has contract version {version!r}; this side reads {READABLE_VERSIONS}"
+        )
+    known = {item.name for item in fields(kind)}
+    values = {name: value for name, value in raw.items() if name in known}
+    try:
+        return kind(**_shaped(kind, values))
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ContractError(f"{kind.__name__} cannot be read: {error}") from error
+
+
+def _shaped(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Turn decoded lists and objects back into the tuples and dataclasses of `kind`."""
+    shaped = dict(values)
+    if "command" in shaped:
+        shaped["command"] = _command(shaped["command"])
+    if "commands" in shaped:
+        shaped["commands"] = tuple(_command(item) for item in shaped["commands"])
+    for name in ("expected_files", "peers"):
+        if name in shaped:
+            shaped[name] = tuple(shaped[name])
+    if kind is Manifest:
+        shaped["files"] = {name: FileEntry(**entry) for name, entry in values["files"].items()}
+    if shaped.get("facts") is not None:
+        shaped["facts"] = ModelFacts(**shaped["facts"])
+    return shaped
+
+
+def _command(raw: Mapping[str, Any]) -> Command:
+    return Command(tool=raw["tool"], argv=tuple(raw["argv"]), env=dict(raw.get("env", {})))
+
+
+def manifest_problem(manifest: Manifest, step: str, key: str, world_size: int) -> str:
+    """Why this manifest is not the artifact asked for, or an empty string.
+
+    `world_size` 0 skips the count of rank files (models, and checkpoints that are not split).
+    """
+    if (manifest.step, manifest.key) != (step, key):
+        return f"manifest is of {manifest.step} {manifest.key}, asked for {step} {key}"
+    if artifact_key(step, manifest.inputs) != key:
+        return f"manifest's inputs hash to {artifact_key(step, manifest.inputs)}, not to {key}"
+    if world_size and step in (STEP_CHECKPOINT, STEP_ENGINE):
+        wanted = engine_files(world_size) if step == STEP_ENGINE else checkpoint_files(world_size)
+        missing = sorted(set(wanted) - set(manifest.files))
+        if missing:
+            return f"{len(missing)} of {len(wanted)} files are missing, first {missing[0]}"
+    return ""
+
+
+_RANK = re.compile(r"^rank(\d+)\.(engine|safetensors)$")
+
+
+def ranks_of(names: list[str]) -> list[int]:
+    """Ranks whose files are among `names`, sorted."""
+    found = (_RANK.match(name) for name in names)
+    return sorted(int(match.group(1)) for match in found if match)
