@@ -1,0 +1,1 @@
+"""Pure manifests: from resolved plans to Kubernetes objects as plain dictionaries."""

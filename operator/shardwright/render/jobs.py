@@ -1,0 +1,170 @@
+"""The Job of one attempt at one step: created suspended, pinned and resumed like a replica."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from shardwright.api import names
+from shardwright.api.settings import Settings
+from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.observe.world import ClaimView, Resources
+from shardwright.plan.resolve import model_folder
+from shardwright.render import common
+from shardwright.render.common import Manifest, Owner
+from shardwright.render.names import job_name
+from shardwright.resolved import Artifact
+from shardwright.runner.contract import (
+    STEP_CHECKPOINT,
+    STEP_ENGINE,
+    STEP_MODEL,
+    STORE,
+    StepRequest,
+    artifact_folder,
+    encode,
+)
+
+# Fetching runs in the operator's own image, where its clients are installed with the package.
+FETCH_COMMAND = ("python3", "-m", "shardwright.runner", "fetch")
+# Builders and quantizers hand tensors between processes through it.
+SHM = "8Gi"
+
+
+def step_request(
+    artifact: Artifact, spec: LLMDeploymentSpec, deployment: str, settings: Settings
+) -> StepRequest:
+    """What the runner in the step's pod is asked to do.
+
+    The source is the model's uri with its commit pinned, the model's folder, or the checkpoint's.
+    """
+    if artifact.step == STEP_ENGINE:
+        source = f"{STORE}/{artifact_folder(STEP_CHECKPOINT, artifact.source_key)}"
+    else:
+        source = artifact.source_key if artifact.step == STEP_MODEL else model_folder(spec)
+    return StepRequest(
+        step=artifact.step,
+        key=artifact.key,
+        inputs=dict(artifact.inputs),
+        commands=artifact.commands,
+        expected_files=artifact.expected_files,
+        source=source,
+        timeout_seconds=int(settings.timeouts.step_seconds),
+        deployment=deployment,
+    )
+
+
+def step_job(
+    artifact: Artifact,
+    *,
+    attempt: int,
+    owners: Sequence[Owner],
+    spec: LLMDeploymentSpec,
+    claim: ClaimView,
+    settings: Settings,
+    runner_config_map: str,
+) -> Manifest:
+    """The suspended Job of one attempt.
+
+    Args:
+        artifact: What is to be made.
+        attempt: Counts from 1; part of the name.
+        owners: The deployments that need it. The first one's spec gives tolerations, node labels,
+            pull secrets, priority and the fetch's Secret.
+        spec: The first owner's spec.
+        claim: Where the artifact will live.
+        settings: Deadlines.
+        runner_config_map: Name of the namespace's ConfigMap that holds the runner.
+    """
+    fetch = artifact.step == STEP_MODEL
+    marks = labels_of(artifact, attempt, claim.uid)
+    placed = common.volumes(
+        spec,
+        shm="" if fetch else SHM,
+        scratch=byte_quantity(artifact.resources.ephemeral_bytes),
+        runner="" if fetch else runner_config_map,
+        source=artifact.step in (STEP_MODEL, STEP_CHECKPOINT),
+    )
+    asked = quantities(artifact.resources)
+    container: Manifest = {
+        "name": common.CONTAINER,
+        "image": artifact.image,
+        "command": list(FETCH_COMMAND) if fetch else [*common.RUNNER_COMMAND, "step"],
+        "env": common.environment(
+            encode(step_request(artifact, spec, owners[0].name, settings)),
+            # Without a GPU of its own a pod may still see the node's, where the container runtime
+            # shows them all by default. This shows the driver's libraries and no device.
+            {} if artifact.gpus else {"NVIDIA_VISIBLE_DEVICES": "none"},
+        ),
+        "resources": {"requests": asked, "limits": dict(asked)},
+        "volumeMounts": common.mounts(placed, store_read_only=False),
+        "terminationMessagePolicy": "File",
+        "securityContext": common.container_security(),
+    }
+    if fetch and spec.model.secret_ref:
+        secret = {"name": spec.model.secret_ref.name, "optional": False}
+        container["envFrom"] = [{"secretRef": secret}]
+    timeouts = settings.timeouts
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": job_name(artifact.step, artifact.key, attempt, claim.uid),
+            "namespace": claim.namespace,
+            "labels": dict(marks),
+            # Not controlled: several deployments may need it, and it goes with the last of them.
+            "ownerReferences": [owner.reference(controller=False) for owner in owners],
+        },
+        "spec": {
+            "suspend": True,
+            "backoffLimit": 0,
+            "parallelism": 1,
+            "completions": 1,
+            # Pods are counted as over when they are, not when they begin to end.
+            "podReplacementPolicy": "Failed",
+            # The runner's own deadline comes first and leaves a report; this one is for a pod that
+            # never started or cannot end.
+            "activeDeadlineSeconds": int(timeouts.step_seconds + timeouts.start_seconds),
+            "template": {
+                "metadata": {"labels": marks, "annotations": dict(common.BASE_ANNOTATIONS)},
+                "spec": {
+                    **common.pod_settings(spec),
+                    "securityContext": common.pod_security(),
+                    "containers": [container],
+                    "volumes": placed,
+                },
+            },
+        },
+    }
+
+
+def labels_of(artifact: Artifact, attempt: int, claim_uid: str) -> dict[str, str]:
+    """Labels of a step Job and its pod: they are read back as the Job's identity."""
+    return common.labels(
+        {
+            names.LABEL_STEP: artifact.step,
+            names.LABEL_ROLE: artifact.step,
+            names.LABEL_KEY: artifact.key,
+            names.LABEL_ATTEMPT: str(attempt),
+            names.LABEL_CLAIM_UID: claim_uid,
+        }
+    )
+
+
+def quantities(resources: Resources) -> Mapping[str, str]:
+    """Resources as Kubernetes quantities; requests and limits are the same."""
+    asked = {
+        "cpu": f"{resources.cpu_millis}m",
+        "memory": byte_quantity(resources.memory_bytes),
+        "ephemeral-storage": byte_quantity(resources.ephemeral_bytes),
+        **{name: str(amount) for name, amount in sorted(resources.other.items())},
+    }
+    if resources.gpus:
+        asked[names.GPU_RESOURCE] = str(resources.gpus)
+    return asked
+
+
+def byte_quantity(amount: int) -> str:
+    """Bytes as a quantity, exact, in the largest binary unit that divides them."""
+    for unit, size in (("Gi", 2**30), ("Mi", 2**20)):
+        if amount and amount % size == 0:
+            return f"{amount // size}{unit}"
+    return str(amount)

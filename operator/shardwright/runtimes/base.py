@@ -1,0 +1,89 @@
+"""What every engine runtime must say: image, build steps, serve command, config, what it supports.
+
+Pure data in, pure data out. `runtimes.registry` is the only place that lists the runtimes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from shardwright.api.settings import Settings
+from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.resolved import Artifact, Resolved
+from shardwright.runner.contract import Command, ModelFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why something cannot be done: a stable CamelCase reason, and what to do about it."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """The fetched model that a chain starts from.
+
+    `folder` is where a pod finds its files (absolute, inside the pod).
+    """
+
+    key: str
+    commit: str
+    folder: str
+    facts: ModelFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """An HTTP readiness probe."""
+
+    path: str
+    port: int
+    period_seconds: int
+    timeout_seconds: int
+    failure_threshold: int
+
+
+class EngineRuntime(Protocol):
+    """One runtime, such as TensorRT-LLM."""
+
+    name: str
+
+    def known_image(self, version: str) -> str | None:
+        """The image that holds this version, None when the version is not known."""
+
+    def refuse_spec(
+        self,
+        spec: LLMDeploymentSpec,
+        compute: tuple[int, int] | None,
+        settings: Settings | None = None,
+    ) -> Refusal | None:
+        """Why spec and GPU cannot go together; `compute` is None while no such GPU is known.
+
+        With `settings` a version that only the administrator's image table knows is accepted.
+        """
+
+    def refuse_model(self, spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+        """Why this model cannot be served as asked."""
+
+    def chain(
+        self, spec: LLMDeploymentSpec, model: ModelSource, image: str, settings: Settings
+    ) -> tuple[Artifact, ...]:
+        """The artifacts to be made below the model, in build order; empty if none are needed."""
+
+    def proof_inputs(
+        self, spec: LLMDeploymentSpec, model: ModelSource, image: str, serve_key: str
+    ) -> Mapping[str, object]:
+        """Everything whose change asks for a new proof by a candidate."""
+
+    def serve_command(self, resolved: Resolved) -> Command:
+        """The command that one replica's ranks run."""
+
+    def serve_config(self, resolved: Resolved) -> Mapping[str, Any]:
+        """The content of the runtime's own configuration file."""
+
+    def readiness(self, resolved: Resolved) -> Probe:
+        """How the leader's readiness is asked."""

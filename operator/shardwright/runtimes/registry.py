@@ -1,0 +1,16 @@
+"""The runtimes there are: adding one adds a module and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardwright.api.spec import Runtime
+from shardwright.runtimes.base import EngineRuntime
+from shardwright.runtimes.tensorrt_llm import TensorRTLLM
+
+RUNTIMES: Mapping[Runtime, EngineRuntime] = {Runtime.TENSORRT_LLM: TensorRTLLM()}
+
+
+def runtime(name: Runtime) -> EngineRuntime:
+    """The runtime of this name; every member of the enumeration has one (a test sees to it)."""
+    return RUNTIMES[name]

@@ -1,0 +1,235 @@
+"""What TensorRT-LLM cannot do, told from the spec and the GPU before anything is fetched.
+
+The tuple at the end is the documentation: every check is a small function that answers with a
+refusal or None, and the first refusal is the one the user reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shardwright.api.settings import Settings
+from shardwright.api.spec import (
+    Backend,
+    Build,
+    DType,
+    KVPrecision,
+    LLMDeploymentSpec,
+    WeightPrecision,
+)
+from shardwright.runtimes import tensorrt_config, tensorrt_precision, tensorrt_versions
+from shardwright.runtimes.base import Refusal
+from shardwright.runtimes.tensorrt_precision import Compute, Span, dotted
+
+# What names of published GPTQ checkpoints have in them.
+GPTQ_TOKENS = ("gptq", "w4a16", "int4", "4bit", "marlin")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the checks of a spec look at; `compute` is None while no such GPU is known."""
+
+    spec: LLMDeploymentSpec
+    compute: Compute | None
+    settings: Settings | None = None
+
+    @property
+    def backend(self) -> Backend:
+        """The backend asked for."""
+        return self.spec.engine.backend
+
+    @property
+    def version(self) -> str:
+        """The runtime's name and version, for messages."""
+        return f"{self.spec.engine.runtime} {self.spec.engine.version}"
+
+
+def unknown_version(asked: Asked) -> Refusal | None:
+    """No image is known for the version, or its command line is not recorded."""
+    engine = asked.spec.engine
+    line = tensorrt_versions.release_line(engine.version)
+    known = ", ".join(tensorrt_versions.KNOWN_VERSIONS)
+    if line[0] != tensorrt_versions.RECORDED_MAJOR:
+        return Refusal(
+            "UnknownVersion",
+            f"engine.version {engine.version}: the command line of {engine.runtime} is known for "
+            f"versions 1.x only; known are {known}",
+        )
+    mirrored = asked.settings.images if asked.settings else {}
+    if (
+        engine.image
+        or tensorrt_versions.known_image(engine.version)
+        or mirrored.get(f"{engine.runtime}/{engine.version}")
+    ):
+        return None
+    return Refusal(
+        "UnknownVersion",
+        f"engine.version {engine.version}: no image is known for it; known are {known}. Name one "
+        f"in engine.image, or have the administrator add {engine.runtime}/{engine.version} to "
+        "the operator's images",
+    )
+
+
+def builder_missing(asked: Asked) -> Refusal | None:
+    """An engine of a version that has no builder."""
+    version = asked.spec.engine.version
+    if asked.backend is not Backend.TENSORRT or tensorrt_versions.has_builder(version):
+        return None
+    return Refusal(
+        "BuilderNotAvailable",
+        f"engine.backend TensorRT with engine.version {version}: engines exist up to "
+        f"{asked.spec.engine.runtime} 1.2; use backend PyTorch, or version 1.2.1",
+    )
+
+
+def nothing_to_build(asked: Asked) -> Refusal | None:
+    """Build options on a backend that builds nothing would be ignored."""
+    if asked.backend is Backend.TENSORRT or asked.spec.engine.build == Build():
+        return None
+    return Refusal(
+        "NoBuildStep",
+        "engine.build has no effect with engine.backend PyTorch, which starts from the checkpoint; "
+        "remove it or use backend TensorRT",
+    )
+
+
+def too_many_workers(asked: Asked) -> Refusal | None:
+    """More parallel build workers than there are ranks to build."""
+    workers, ranks = asked.spec.engine.build.workers, asked.spec.world_size
+    if workers <= ranks:
+        return None
+    return Refusal(
+        "TooManyBuildWorkers",
+        f"engine.build.workers {workers} exceeds tensor × pipeline = {ranks}: each worker builds "
+        f"one rank at a time on a GPU of its own; use at most {ranks}",
+    )
+
+
+def weights_not_on_backend(asked: Asked) -> Refusal | None:
+    """A weight precision that the backend does not have at all."""
+    weights = asked.spec.quantization.weights
+    if weights is WeightPrecision.NONE or weights in tensorrt_precision.WEIGHTS[asked.backend]:
+        return None
+    others = tensorrt_precision.alternatives(asked.backend, asked.compute)
+    return Refusal(
+        "PrecisionNotSupported",
+        f"quantization.weights {weights} is not available with engine.backend {asked.backend} of "
+        f"{asked.version}; choose {others}, or backend TensorRT",
+    )
+
+
+def weights_not_on_gpu(asked: Asked) -> Refusal | None:
+    """A weight precision that the GPU cannot compute with."""
+    weights = asked.spec.quantization.weights
+    span = tensorrt_precision.WEIGHTS[asked.backend].get(weights)
+    if span is None or asked.compute is None or asked.compute in span:
+        return None
+    others = tensorrt_precision.alternatives(asked.backend, asked.compute)
+    return _not_on_gpu(asked, asked.compute, f"quantization.weights {weights}", span, others)
+
+
+def kv_not_on_backend(asked: Asked) -> Refusal | None:
+    """A KV cache precision that the backend does not have at all."""
+    kv_cache = asked.spec.quantization.kv_cache
+    if kv_cache is KVPrecision.NONE or kv_cache in tensorrt_precision.KV_CACHE[asked.backend]:
+        return None
+    return Refusal(
+        "PrecisionNotSupported",
+        f"quantization.kvCache {kv_cache} is not available with engine.backend {asked.backend} of "
+        f"{asked.version}; choose FP8 or None, or backend TensorRT",
+    )
+
+
+def kv_not_on_gpu(asked: Asked) -> Refusal | None:
+    """A KV cache precision that the GPU cannot compute with."""
+    kv_cache = asked.spec.quantization.kv_cache
+    table = tensorrt_precision.KV_CACHE[asked.backend]
+    span = table.get(kv_cache)
+    if span is None or asked.compute is None or asked.compute in span:
+        return None
+    others = [other.value for other, fit in table.items() if asked.compute in fit]
+    choice = " or ".join([*others, KVPrecision.NONE.value])
+    return _not_on_gpu(asked, asked.compute, f"quantization.kvCache {kv_cache}", span, choice)
+
+
+def bfloat16_not_on_gpu(asked: Asked) -> Refusal | None:
+    """Bfloat16, asked for or likely the model's own, on a GPU without it."""
+    dtype = asked.spec.model.dtype
+    if dtype is DType.FP16 or asked.compute is None:
+        return None
+    if asked.compute in tensorrt_precision.BFLOAT16:
+        return None
+    meant = "BF16" if dtype is DType.BF16 else "Auto (bfloat16 for most models)"
+    return _not_on_gpu(
+        asked, asked.compute, f"model.dtype {meant}", tensorrt_precision.BFLOAT16, "FP16"
+    )
+
+
+def kv_without_calibration(asked: Asked) -> Refusal | None:
+    """A quantized KV cache beside GPTQ weights in one checkpoint: nothing could make its scales."""
+    quantization = asked.spec.quantization
+    if (
+        asked.backend is not Backend.TENSORRT
+        or quantization.weights is not WeightPrecision.INT4_GPTQ
+        or quantization.kv_cache is KVPrecision.NONE
+    ):
+        return None
+    return Refusal(
+        "PrecisionNotSupported",
+        f"quantization.kvCache {quantization.kv_cache} with weights INT4GPTQ: the scales of the KV "
+        "cache come from calibration, which quantize.py does not offer for GPTQ checkpoints; use "
+        "kvCache None, or weights INT4AWQ",
+    )
+
+
+def not_a_gptq_name(asked: Asked) -> Refusal | None:
+    """INT4GPTQ of a model whose name does not look like a GPTQ checkpoint."""
+    uri = asked.spec.model.uri
+    if asked.spec.quantization.weights is not WeightPrecision.INT4_GPTQ:
+        return None
+    if not uri.startswith("hf://") or any(token in uri.lower() for token in GPTQ_TOKENS):
+        return None
+    return Refusal(
+        "GPTQCheckpointRequired",
+        f"quantization.weights INT4GPTQ with model.uri {uri}: GPTQ checkpoints are made elsewhere, "
+        f"and this name has none of {', '.join(GPTQ_TOKENS)} in it; name such a checkpoint, or use "
+        "INT4AWQ, which is quantized here",
+    )
+
+
+def reserved_config(asked: Asked) -> Refusal | None:
+    """A configuration key that the operator sets from another field."""
+    return tensorrt_config.reserved_config(asked.spec)
+
+
+def unknown_config(asked: Asked) -> Refusal | None:
+    """A configuration key that the runtime would refuse, or drop, when it starts."""
+    return tensorrt_config.unknown_config(asked.spec)
+
+
+def _not_on_gpu(asked: Asked, compute: Compute, what: str, span: Span, choice: str) -> Refusal:
+    return Refusal(
+        "PrecisionNotSupported",
+        f"{what} with engine.backend {asked.backend} needs compute capability {span}; "
+        f"{asked.spec.gpu.product} has {dotted(compute)}. Choose {choice}, or a GPU product with "
+        f"compute capability {span}",
+    )
+
+
+Check = Callable[[Asked], Refusal | None]
+SPEC_CHECKS: tuple[Check, ...] = (
+    unknown_version,
+    builder_missing,
+    nothing_to_build,
+    too_many_workers,
+    weights_not_on_backend,
+    weights_not_on_gpu,
+    kv_not_on_backend,
+    kv_not_on_gpu,
+    bfloat16_not_on_gpu,
+    kv_without_calibration,
+    not_a_gptq_name,
+    reserved_config,
+    unknown_config,
+)

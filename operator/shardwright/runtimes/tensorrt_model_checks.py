@@ -1,0 +1,135 @@
+"""What TensorRT-LLM cannot do with this model, told from its config.json before anything is built.
+
+The tuple at the end is the documentation, as in `tensorrt_checks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shardwright.api.spec import Backend, LLMDeploymentSpec, WeightPrecision
+from shardwright.runner.contract import ModelFacts
+from shardwright.runtimes.base import Refusal
+from shardwright.runtimes.tensorrt_steps import CONVERTERS, needs_checkpoint, needs_quantizer
+
+
+def heads_not_divisible(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+    """Attention heads, or KV heads, that tensor ranks cannot share evenly."""
+    tensor = spec.parallelism.tensor
+    if facts.heads and facts.heads % tensor:
+        fit = [size for size in range(1, tensor) if facts.heads % size == 0]
+        return Refusal(
+            "HeadsNotDivisible",
+            f"parallelism.tensor {tensor} does not divide the model's {facts.heads} attention "
+            f"heads; the next smaller size that does is {fit[-1]}",
+        )
+    # With fewer KV heads than ranks each head is kept by several of them.
+    kv_heads = facts.kv_heads
+    if kv_heads and kv_heads % tensor and tensor % kv_heads:
+        fit = [
+            size
+            for size in range(1, tensor)
+            if facts.heads % size == 0 and (kv_heads % size == 0 or size % kv_heads == 0)
+        ]
+        return Refusal(
+            "HeadsNotDivisible",
+            f"parallelism.tensor {tensor} and the model's {kv_heads} KV heads: one must divide the "
+            f"other; the next smaller size that fits is {fit[-1]}",
+        )
+    return None
+
+
+def more_stages_than_layers(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+    """Pipeline stages without a layer."""
+    pipeline = spec.parallelism.pipeline
+    if not facts.layers or pipeline <= facts.layers:
+        return None
+    return Refusal(
+        "MoreStagesThanLayers",
+        f"parallelism.pipeline {pipeline} exceeds the model's {facts.layers} layers; use at most "
+        f"{facts.layers}",
+    )
+
+
+def sequence_too_long(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+    """Sequences longer than the model's positions."""
+    asked = spec.engine.limits.max_seq_len
+    if not facts.max_positions or asked <= facts.max_positions:
+        return None
+    return Refusal(
+        "SequenceTooLong",
+        f"engine.limits.maxSeqLen {asked} exceeds the model's {facts.max_positions} positions; use "
+        f"at most {facts.max_positions}",
+    )
+
+
+def gptq_checkpoint_required(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+    """INT4GPTQ of a model that is no GPTQ checkpoint."""
+    if spec.quantization.weights is not WeightPrecision.INT4_GPTQ or "gptq" in facts.quantization:
+        return None
+    found = f"quantized by {facts.quantization}" if facts.quantization else f"in {facts.dtype}"
+    return Refusal(
+        "GPTQCheckpointRequired",
+        f"quantization.weights INT4GPTQ, but the model's config.json says it is {found}: GPTQ "
+        "checkpoints are made elsewhere; name one, or use INT4AWQ, which is quantized here",
+    )
+
+
+def model_already_quantized(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+    """Quantizing a model that comes quantized, or compiling one whose form is not read."""
+    weights, backend = spec.quantization.weights, spec.engine.backend
+    if not facts.quantization or weights is WeightPrecision.INT4_GPTQ:
+        return None
+    if weights is WeightPrecision.NONE and backend is Backend.PYTORCH:
+        return None  # served as it comes
+    advice = (
+        "use weights INT4GPTQ"
+        if "gptq" in facts.quantization
+        else "use weights None with engine.backend PyTorch, which serves it as it is"
+    )
+    return Refusal(
+        "ModelAlreadyQuantized",
+        f"quantization.weights {weights} with engine.backend {backend}, but the model comes "
+        f"quantized by {facts.quantization}; {advice}, or name its 16-bit original",
+    )
+
+
+def converter_missing(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+    """A model family whose converter is not known to take this shape."""
+    if spec.engine.backend is not Backend.TENSORRT:
+        return None
+    if not needs_checkpoint(spec) or needs_quantizer(spec) or facts.model_type in CONVERTERS:
+        return None
+    return Refusal(
+        "ModelNotSupported",
+        f"engine.backend TensorRT has no converter for model type {facts.model_type!r} that is "
+        f"known to split by tensor and pipeline; known are {', '.join(sorted(CONVERTERS))}. Use "
+        "backend PyTorch, or quantized weights",
+    )
+
+
+def remote_code_not_trusted(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+    """A model with code of its own, in a step whose tool executes it without being asked.
+
+    quantize.py and the converters load every model with trust_remote_code on; they have no flag.
+    """
+    if not facts.remote_code or spec.model.trust_remote_code or not needs_checkpoint(spec):
+        return None
+    return Refusal(
+        "RemoteCodeNotTrusted",
+        "the model's folder brings Python code (auto_map in its config.json), which the quantizer "
+        "and the converters execute; set model.trustRemoteCode to true once you have read it, or "
+        "use backend PyTorch with weights None",
+    )
+
+
+ModelCheck = Callable[[LLMDeploymentSpec, ModelFacts], Refusal | None]
+MODEL_CHECKS: tuple[ModelCheck, ...] = (
+    heads_not_divisible,
+    more_stages_than_layers,
+    sequence_too_long,
+    gptq_checkpoint_required,
+    model_already_quantized,
+    converter_missing,
+    remote_code_not_trusted,
+)
