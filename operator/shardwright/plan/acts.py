@@ -1,0 +1,349 @@
+"""From what is remembered and what is there to what is done now.
+
+Nothing here changes the wish: pods that no wish names go, in order; what a wish lacks is created,
+one unplaced replica at a time; Jobs that a chain asks for are made, adopted or given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from shardwright.api import names
+from shardwright.observe.world import ClaimView, PodView, Record, RecordState
+from shardwright.plan.chain import Chain, Next
+from shardwright.plan.groups import Group, State, dead_node, slot_of, stage_of
+from shardwright.plan.revisions import Revision, proven, prunable
+from shardwright.plan.rollout import Verdict, Wish, minimum_available
+from shardwright.plan.situation import (
+    AdoptStep,
+    CreatePods,
+    CreateStep,
+    DeletePod,
+    DropStep,
+    Findings,
+    FinishPlacement,
+    Intent,
+    KeepChildren,
+    LetServe,
+    PlaceGroup,
+    PlaceStep,
+    PruneRevision,
+    Situation,
+    WriteRecord,
+)
+from shardwright.runner.contract import STEP_PROOF
+
+
+def act(
+    situation: Situation,
+    findings: Findings,
+    *,
+    wishes: Sequence[Wish],
+    revisions: tuple[Revision, ...],
+    chains: Mapping[str, Chain],
+) -> list[Intent]:
+    """Everything to be done in this pass, in order."""
+    groups = {group.index: group for group in findings.groups}
+    by_name = {revision.name: revision for revision in revisions}
+    return [
+        *farewells(situation, wishes),
+        *_placements_begun(findings.groups),
+        *_served(situation, findings.groups, by_name),
+        *_steps(situation, chains, by_name),
+        *_births(situation, wishes, groups, chains, by_name),
+        *_homes(findings, wishes, groups, by_name),
+        *_children(situation, findings),
+        *_pruned(revisions, wishes, findings),
+    ]
+
+
+def leaving(pods: Iterable[PodView], wishes: Sequence[Wish]) -> tuple[PodView, ...]:
+    """Pods that no wish names."""
+    wanted = {(wish.index, wish.incarnation) for wish in wishes}
+    return tuple(pod for pod in pods if slot_of(pod) not in wanted)
+
+
+def farewells(situation: Situation, wishes: Sequence[Wish]) -> list[Intent]:
+    """Delete what no wish names: the leader first, drained, then the workers.
+
+    A group that is broken or never ran has nothing to drain: it goes at once.
+    """
+    groups: dict[tuple[int, int], list[PodView]] = {}
+    for pod in leaving(situation.pods, wishes):
+        groups.setdefault(slot_of(pod), []).append(pod)
+    gone: list[Intent] = []
+    for pods in groups.values():
+        alive = [pod for pod in pods if not pod.deleting]
+        leaders = [pod for pod in pods if stage_of(pod) == 0]
+        orderly = (
+            any(pod.ready for pod in leaders)
+            and not any(pod.finished or pod.disrupted for pod in pods)
+            and not any(_lost(situation, pod) for pod in leaders)
+        )
+        if not orderly and not any(pod.deleting and pod.started for pod in leaders):
+            gone.extend(DeletePod(pod) for pod in alive)
+        elif leaders and not leaders[0].deleting:
+            gone.append(DeletePod(leaders[0]))
+        elif not leaders or leaders[0].finished or _lost(situation, leaders[0]):
+            gone.extend(DeletePod(pod) for pod in alive)
+    return gone
+
+
+def _lost(situation: Situation, pod: PodView) -> bool:
+    timeouts = situation.settings.timeouts
+    return dead_node(pod.node, situation.nodes, situation.now, timeouts) is not None
+
+
+def _placements_begun(groups: Iterable[Group]) -> list[Intent]:
+    """A placement that another life began: lift the remaining gates."""
+    return [
+        FinishPlacement(group)
+        for group in groups
+        if group.state is State.PLACING
+        and group.placement is not None
+        and any(pod.gated for pod in group.pods)
+    ]
+
+
+def _served(
+    situation: Situation, groups: Iterable[Group], revisions: Mapping[str, Revision]
+) -> list[Intent]:
+    """Proven groups whose pods do not carry the serving labels yet."""
+    promoted: list[Intent] = []
+    for group in groups:
+        revision = revisions.get(group.revision)
+        if revision is None or group.state in (State.ABSENT, State.BROKEN):
+            continue
+        unlabelled = any(names.LABEL_PROTECTED not in pod.labels for pod in group.pods)
+        if unlabelled and proven(revision.resolved, situation.records):
+            promoted.append(LetServe(group))
+    return promoted
+
+
+def _steps(
+    situation: Situation,
+    chains: Mapping[str, Chain],
+    revisions: Mapping[str, Revision],
+) -> list[Intent]:
+    """Make, adopt and place the Jobs that the chains ask for; give up those that none does."""
+    intents: list[Intent] = []
+    wanted: set[tuple[str, str]] = set()
+    uid = situation.deployment.uid
+    for name, chain in chains.items():
+        artifact = chain.artifact
+        if artifact is None or (artifact.step, artifact.key) in wanted:
+            continue
+        wanted.add((artifact.step, artifact.key))
+        revision = revisions.get(name)
+        spec = revision.resolved.spec if revision is not None else situation.spec
+        if spec is None:
+            continue
+        claim = situation.claims.get(spec.storage.claim_name)
+        if claim is None:
+            continue
+        if chain.next is Next.CREATE:
+            intents.append(CreateStep(artifact, chain.attempt, spec, claim))
+        job = chain.job
+        if job is None:
+            continue
+        if chain.next in (Next.WAIT, Next.PLACE) and not job.deleting and uid not in job.owners:
+            intents.append(AdoptStep(job))
+        if chain.next is Next.PLACE:
+            tries = next(
+                (
+                    step.avoid_nodes
+                    for step in situation.status.steps
+                    if (step.step, step.key) == (artifact.step, artifact.key)
+                ),
+                [],
+            )
+            intents.append(PlaceStep(job, artifact, tuple(tries), spec))
+    for job in situation.jobs:
+        over = job.complete or job.failed or job.deleting
+        if uid in job.owners and not over and (job.step, job.key) not in wanted:
+            intents.append(DropStep(job, alone=set(job.owners) == {uid}))
+    return intents
+
+
+def _births(
+    situation: Situation,
+    wishes: Sequence[Wish],
+    groups: Mapping[int, Group],
+    chains: Mapping[str, Chain],
+    revisions: Mapping[str, Revision],
+) -> list[Intent]:
+    """Create the pods of one more group, unless another one still waits for a place."""
+    if any(group.state is State.GATED for group in groups.values()):
+        return []
+    for wish in wishes:
+        group = groups[wish.index]
+        revision = revisions.get(wish.revision)
+        chain = chains.get(wish.revision)
+        if (
+            group.state not in (State.ABSENT, State.PARTIAL)
+            or revision is None
+            or chain is None
+            or not chain.ready
+            or wish.held
+            or situation.now < wish.not_before
+        ):
+            continue
+        present = {stage_of(pod) for pod in group.pods}
+        lacking = tuple(
+            stage for stage in range(revision.resolved.pipeline) if stage not in present
+        )
+        serves = proven(revision.resolved, situation.records)
+        return [CreatePods(wish, revision.resolved, lacking, serves)]
+    return []
+
+
+def _homes(
+    findings: Findings,
+    wishes: Sequence[Wish],
+    groups: Mapping[int, Group],
+    revisions: Mapping[str, Revision],
+) -> list[Intent]:
+    """Ask for nodes for the one group that has all its pods and no place."""
+    for wish in wishes:
+        group = groups[wish.index]
+        revision = revisions.get(wish.revision)
+        if group.state is State.GATED and revision is not None:
+            target = findings.target
+            candidate = (
+                target is not None and wish.revision == target.name and not findings.target_proven
+            )
+            return [PlaceGroup(group, wish, revision.resolved, candidate)]
+    return []
+
+
+def _children(situation: Situation, findings: Findings) -> list[Intent]:
+    """Services and the disruption budget, once there is anything they could stand for."""
+    if findings.target is None and findings.serving is None and not findings.groups:
+        return []
+    spec = situation.spec
+    replicas = spec.replicas if spec is not None else len(findings.groups)
+    unavailable = spec.rollout.max_unavailable if spec is not None else 0
+    serving = [group for group in findings.groups if group.serving]
+    return [KeepChildren(minimum_available(serving, replicas, unavailable))]
+
+
+def _pruned(
+    revisions: tuple[Revision, ...], wishes: Sequence[Wish], findings: Findings
+) -> list[Intent]:
+    live = {wish.revision for wish in wishes}
+    for revision in (findings.target, findings.serving):
+        if revision is not None:
+            live.add(revision.name)
+    return [PruneRevision(revision) for revision in prunable(revisions, frozenset(live))]
+
+
+def records_of_verdict(
+    situation: Situation, verdict: Verdict, revisions: Mapping[str, Revision], target: str
+) -> list[Intent]:
+    """What broken groups say of artifacts: a failed proof, or files that are not what they were."""
+    intents: list[Intent] = []
+    if verdict.failed_proof is not None and target in revisions:
+        resolved = revisions[target].resolved
+        failure = verdict.failed_proof
+        intents.extend(
+            _write(
+                situation,
+                Record(
+                    step=STEP_PROOF,
+                    key=resolved.proof_key,
+                    claim_uid=resolved.claim_uid,
+                    state=RecordState.FAILED,
+                    inputs=resolved.proof_inputs,
+                    reason=failure.reason,
+                    message=failure.cause,
+                    log_tail=failure.log_tail,
+                    created=situation.now,
+                ),
+            )
+        )
+    if verdict.bad_artifact is not None and verdict.bad_revision in revisions:
+        resolved = revisions[verdict.bad_revision].resolved
+        known = situation.records.get((resolved.claim_uid, resolved.serve_step, resolved.serve_key))
+        if known is not None and known.state is RecordState.READY:
+            intents.extend(
+                _write(situation, _trashed(known, verdict.bad_artifact.cause, situation.now))
+            )
+    return intents
+
+
+def _trashed(record: Record, message: str, now: float) -> Record:
+    return Record(
+        step=record.step,
+        key=record.key,
+        claim_uid=record.claim_uid,
+        state=RecordState.TRASHED,
+        name=record.name,
+        inputs=record.inputs,
+        commit=record.commit,
+        facts=record.facts,
+        reason="ArtifactUnusable",
+        message=message,
+        created=now,
+        attempt=record.attempt,
+        rebuilds=record.rebuilds + 1,
+    )
+
+
+def records_of_chains(situation: Situation, chains: Mapping[str, Chain]) -> list[Intent]:
+    """Write down what finished Jobs made, or why they never will."""
+    intents: list[Intent] = []
+    for chain in chains.values():
+        artifact, report, job = chain.artifact, chain.report, chain.job
+        if chain.next not in (Next.RECORD, Next.FAIL) or not (artifact and report and job):
+            continue
+        old = situation.records.get((job.claim_uid, artifact.step, artifact.key))
+        done = chain.next is Next.RECORD
+        intents.extend(
+            _write(
+                situation,
+                Record(
+                    step=artifact.step,
+                    key=artifact.key,
+                    claim_uid=job.claim_uid,
+                    state=RecordState.READY if done else RecordState.FAILED,
+                    inputs=artifact.inputs,
+                    commit=report.commit,
+                    facts=report.facts,
+                    total_bytes=report.total_bytes,
+                    reason="" if done else report.reason,
+                    message="" if done else report.message,
+                    log_tail="" if done else report.log_tail,
+                    created=situation.now,
+                    used=situation.now,
+                    attempt=job.attempt,
+                    rebuilds=old.rebuilds if old is not None else 0,
+                ),
+            )
+        )
+    return intents
+
+
+def proof_of(situation: Situation, revision: Revision) -> list[Intent]:
+    """Record the proof: a whole group of this revision is ready."""
+    resolved = revision.resolved
+    return _write(
+        situation,
+        Record(
+            step=STEP_PROOF,
+            key=resolved.proof_key,
+            claim_uid=resolved.claim_uid,
+            state=RecordState.READY,
+            inputs=resolved.proof_inputs,
+            created=situation.now,
+            used=situation.now,
+        ),
+    )
+
+
+def _write(situation: Situation, record: Record) -> list[Intent]:
+    claim = _claim(situation, record.claim_uid)
+    return [WriteRecord(record, claim)] if claim is not None else []
+
+
+def _claim(situation: Situation, uid: str) -> ClaimView | None:
+    return next((claim for claim in situation.claims.values() if claim.uid == uid), None)

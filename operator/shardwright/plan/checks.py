@@ -1,0 +1,266 @@
+"""What a spec must pass before anything is made for it: from the spec and the inventory alone.
+
+`CHECKS` is the documentation: each check looks at one thing and either has nothing to say or
+refuses with a stable reason, the field, the value, the limit and a way out. The first refusal
+speaks. What needs the model's facts is checked after the fetch, by the runtime; what only needs
+room is no refusal at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shardwright.api.spec import LLMDeploymentSpec, StagePlacement
+from shardwright.observe.world import ClaimView, NodePool, NodeView, Sharing
+from shardwright.plan.inventory import (
+    Product,
+    explain_unknown_product,
+    products,
+    split_that_fits,
+)
+from shardwright.plan.resolve import image_of, source_claim
+from shardwright.plan.situation import Situation
+from shardwright.runtimes.base import Refusal
+from shardwright.runtimes.registry import runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A spec beside what the cluster has."""
+
+    situation: Situation
+    spec: LLMDeploymentSpec
+    nodes: tuple[NodeView, ...]
+    pools: tuple[NodePool, ...]
+    product: Product | None
+
+    @property
+    def claim(self) -> ClaimView | None:
+        """The storage claim."""
+        return self.situation.claims.get(self.spec.storage.claim_name)
+
+
+Check = Callable[[Asked], Refusal | None]
+
+
+def accept(situation: Situation, spec: LLMDeploymentSpec) -> Refusal | None:
+    """The first refusal, or None when nothing stands against the spec."""
+    nodes = tuple(situation.nodes.values())
+    pools = tuple(
+        NodePool(
+            name=pool.name,
+            product=pool.product,
+            gpus_per_node=pool.gpus_per_node,
+            max_nodes=pool.max_nodes,
+            nvlink_size=pool.nvlink_size,
+            compute=_compute(pool.compute_capability),
+            memory_mib=pool.memory_mib,
+        )
+        for pool in situation.settings.node_pools
+    )
+    asked = Asked(situation, spec, nodes, pools, products(nodes, pools).get(spec.gpu.product))
+    for check in CHECKS:
+        refusal = check(asked)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def _compute(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")
+    return int(major), int(minor)
+
+
+def name_fits(asked: Asked) -> Refusal | None:
+    """Derived names (pods, Services) need room; the CRD refuses this too."""
+    name = asked.situation.deployment.name
+    if len(name) <= NAME_LIMIT:
+        return None
+    return Refusal(
+        "NameTooLong",
+        f"metadata.name {name} has {len(name)} characters, at most {NAME_LIMIT} are possible: "
+        "names of pods and Services are made from it; choose a shorter name",
+    )
+
+
+NAME_LIMIT = 40
+
+
+def image_known(asked: Asked) -> Refusal | None:
+    """There must be an image to run."""
+    spec = asked.spec
+    revisions = asked.situation.revisions
+    image = image_of(
+        spec,
+        runtime(spec.engine.runtime),
+        asked.situation.settings,
+        revisions[-1].resolved if revisions else None,
+    )
+    if image:
+        return None
+    return Refusal(
+        "ImageUnknown",
+        f"spec.engine.version {spec.engine.version}: no image is known for "
+        f"{spec.engine.runtime} {spec.engine.version}; set spec.engine.image, or images in the "
+        "operator's settings",
+    )
+
+
+def engine_fits(asked: Asked) -> Refusal | None:
+    """Backend, version, precision, options: what the runtime says of spec and GPU together."""
+    compute = asked.product.compute if asked.product is not None else None
+    return runtime(asked.spec.engine.runtime).refuse_spec(
+        asked.spec, compute, asked.situation.settings
+    )
+
+
+def claim_exists(asked: Asked) -> Refusal | None:
+    """Models and engines need a place to live."""
+    name = asked.spec.storage.claim_name
+    claim = asked.claim
+    if claim is None:
+        return Refusal(
+            "ClaimNotFound",
+            f"spec.storage.claimName {name}: there is no PersistentVolumeClaim of this name in "
+            f"namespace {asked.situation.deployment.namespace}; create it (ReadWriteMany)",
+        )
+    if claim.deleting:
+        return Refusal(
+            "ClaimNotFound",
+            f"spec.storage.claimName {name}: the PersistentVolumeClaim is being deleted; create "
+            "it anew or name another one",
+        )
+    return None
+
+
+def source_exists(asked: Asked) -> Refusal | None:
+    """A pvc:// model's claim."""
+    name = source_claim(asked.spec)
+    if not name or name in asked.situation.claims:
+        return None
+    return Refusal(
+        "ClaimNotFound",
+        f"spec.model.uri {asked.spec.model.uri}: there is no PersistentVolumeClaim {name} in "
+        f"namespace {asked.situation.deployment.namespace}",
+    )
+
+
+def storage_shared(asked: Asked) -> Refusal | None:
+    """Every node that works on the files must be able to; before any download."""
+    claim, spec = asked.claim, asked.spec
+    if claim is None or claim.shared:
+        return None
+    modes = ", ".join(claim.access_modes) or "none"
+    gpus = spec.world_size * max(1, spec.replicas)
+    largest = asked.product.largest_domain if asked.product is not None else 0
+    apart = spec.parallelism.pipeline > 1 and (
+        spec.placement.pipeline_stages is not StagePlacement.PACK
+    )
+    if not apart and gpus <= largest and "ReadWriteOncePod" not in claim.access_modes:
+        return None
+    why = (
+        f"the {spec.parallelism.pipeline} pipeline stages go to different nodes"
+        if apart
+        else f"{gpus} GPUs are needed and one node has {largest}"
+    )
+    return Refusal(
+        "StorageNotShared",
+        f"spec.storage.claimName {claim.name}: its access modes are {modes}, but {why}; use a "
+        "ReadWriteMany claim, or fit all pods on one node (placement.pipelineStages: Pack)",
+    )
+
+
+def secrets_exist(asked: Asked) -> Refusal | None:
+    """Secrets that pods mount or pull with."""
+    missing = asked.situation.missing_secrets
+    if not missing:
+        return None
+    spec = asked.spec
+    field = (
+        "spec.model.secretRef"
+        if spec.model.secret_ref is not None and spec.model.secret_ref.name == missing[0]
+        else "spec.pod.imagePullSecrets"
+    )
+    return Refusal(
+        "SecretNotFound",
+        f"{field}: there is no Secret {missing[0]} in namespace "
+        f"{asked.situation.deployment.namespace}; create it, or take the reference out",
+    )
+
+
+def fabric_known(asked: Asked) -> Refusal | None:
+    """The named fabric profile must be in the operator's settings."""
+    name = asked.spec.pod.fabric_profile
+    profiles = asked.situation.settings.fabric_profiles
+    if not name or name in profiles:
+        return None
+    known = ", ".join(sorted(profiles)) or "none"
+    return Refusal(
+        "FabricProfileNotFound",
+        f"spec.pod.fabricProfile {name}: the operator's settings have {known}; name one of them "
+        "or add it to fabricProfiles in the chart's values",
+    )
+
+
+def product_exists(asked: Asked) -> Refusal | None:
+    """Some node has the product, or some pool may bring it."""
+    if asked.product is not None:
+        return None
+    return Refusal(
+        "GPUProductNotFound",
+        explain_unknown_product(asked.nodes, asked.pools, asked.spec.gpu.product),
+    )
+
+
+def gpus_whole(asked: Asked) -> Refusal | None:
+    """MIG slices and shared GPUs cannot talk to each other: no tensor parallelism on them."""
+    product, tensor = asked.product, asked.spec.parallelism.tensor
+    if product is None or product.sharing is Sharing.EXCLUSIVE:
+        return None
+    if product.sharing is not Sharing.INVALID and tensor == 1:
+        return None
+    return Refusal(
+        "GPUNotExclusive",
+        f"spec.parallelism.tensor {tensor}: {product.describe()} has no whole GPUs, and slices or "
+        "shares have no peer-to-peer link between them; use nodes with whole GPUs, or tensor 1",
+    )
+
+
+def tensor_in_domain(asked: Asked) -> Refusal | None:
+    """Tensor-parallel ranks all-reduce at every layer: they stay in one NVLink domain."""
+    spec, product = asked.spec, asked.product
+    tensor, pipeline = spec.parallelism.tensor, spec.parallelism.pipeline
+    if product is None:
+        return None
+    domain = product.largest_domain
+    if product.sharing is not Sharing.EXCLUSIVE or tensor <= domain:
+        return None
+    split = split_that_fits(spec.world_size, domain)
+    offer = (
+        f"use tensor: {split[0]}, pipeline: {split[1]} (TP={split[0]} × PP={split[1]}, the same "
+        f"{spec.world_size} GPUs, stages on {split[1]} nodes)"
+        if split is not None
+        else f"use tensor: {domain} or less and more pipeline stages"
+    )
+    return Refusal(
+        "TensorParallelExceedsNVLinkDomain",
+        f"spec.parallelism.tensor {tensor} (pipeline {pipeline}): the largest NVLink domain of "
+        f"{product.name} on a node of this cluster has {domain} GPUs, and tensor-parallel ranks "
+        f"all-reduce at every layer; {offer}",
+    )
+
+
+CHECKS: tuple[Check, ...] = (
+    name_fits,
+    product_exists,
+    gpus_whole,
+    tensor_in_domain,
+    engine_fits,
+    image_known,
+    fabric_known,
+    claim_exists,
+    source_exists,
+    storage_shared,
+    secrets_exist,
+)

@@ -1,0 +1,305 @@
+"""The conditions: what is true, what is waited for, what the user must mend.
+
+Ready means: this generation, this engine, all of `spec.replicas` ready, nothing old left. Stalled
+is for what only the user can mend; capacity, image pulls and restarts are waited for. Reasons are
+stable CamelCase words; every message carries numbers and the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from shardwright.api import names
+from shardwright.api.status import ConditionStatus
+from shardwright.plan.chain import Chain, Next
+from shardwright.plan.groups import Group, State
+from shardwright.plan.memory import Memory
+from shardwright.plan.revisions import Revision
+from shardwright.plan.situation import Decision, Findings, Situation
+from shardwright.runner.contract import STEP_MODEL
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of the intents that may fail without being an error.
+
+    `no_room` and `no_room_for_step` say in numbers why nothing was placed, `quota` that a quota
+    refused a pod, `borrow` which serving group is lent to the candidate (announced first).
+    """
+
+    no_room: str = ""
+    no_room_candidate: bool = False
+    no_room_for_step: str = ""
+    queued_behind: str = ""
+    quota: str = ""
+    borrow: str = ""
+    placed: Mapping[int, Sequence[str]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """One condition before it has times."""
+
+    type: str
+    status: ConditionStatus
+    reason: str
+    message: str
+
+
+def conditions(situation: Situation, decision: Decision, outcome: Outcome) -> list[Say]:
+    """All conditions of one pass, one a type."""
+    findings = decision.findings
+    spec = situation.spec
+    replicas = spec.replicas if spec is not None else len(findings.wishes)
+    return [
+        _accepted(findings),
+        _model_ready(findings),
+        _engine_ready(findings, outcome),
+        _placed(findings, outcome, replicas),
+        _available(situation, findings, replicas),
+        *_summary(findings, outcome, decision.memory, replicas),
+    ]
+
+
+def _accepted(findings: Findings) -> Say:
+    if findings.refusal is not None:
+        return Say("Accepted", "False", findings.refusal.reason, findings.refusal.message)
+    if findings.fetching is not None:
+        return Say(
+            "Accepted",
+            "Unknown",
+            "FetchingModel",
+            "the model's config.json is not known yet; it decides whether the shape fits",
+        )
+    return Say("Accepted", "True", "Accepted", "spec, cluster and model fit together")
+
+
+def _model_chain(findings: Findings) -> Chain | None:
+    if findings.fetching is not None:
+        return findings.fetching
+    chain = findings.chain
+    if chain is not None and chain.artifact is not None and chain.artifact.step == STEP_MODEL:
+        return chain
+    return None
+
+
+def _model_ready(findings: Findings) -> Say:
+    chain = _model_chain(findings)
+    if chain is not None:
+        return Say("ModelReady", "False", chain.reason or "Fetching", _words(chain))
+    target = findings.target
+    if target is None:
+        return Say("ModelReady", "Unknown", "NotAccepted", "nothing is fetched for this spec")
+    at = f" at {target.resolved.commit}" if target.resolved.commit else ""
+    return Say("ModelReady", "True", "ModelFetched", f"{target.resolved.spec.model.uri}{at}")
+
+
+def _words(chain: Chain) -> str:
+    tail = f"; end of its log: {chain.log_tail}" if chain.log_tail else ""
+    return f"{chain.message or chain.next}{tail}"
+
+
+def _engine_ready(findings: Findings, outcome: Outcome) -> Say:
+    target = findings.target
+    if target is None or findings.fetching is not None:
+        return Say("EngineReady", "Unknown", "NotResolved", "no engine is asked for yet")
+    resolved = target.resolved
+    what = f"{resolved.serve_step} {resolved.serve_key}"
+    chain = findings.chain
+    if findings.proof_failure is not None:
+        return Say("EngineReady", "False", "ProofFailed", _proof_words(findings))
+    if chain is not None and not chain.ready:
+        told = outcome.no_room_for_step or _words(chain)
+        return Say("EngineReady", "False", chain.reason or "Building", told)
+    if not findings.target_proven:
+        candidate = _candidate(findings)
+        if candidate is None:
+            return Say("EngineReady", "False", "Proving", f"{what} is built, not proven yet")
+        told = candidate.waiting or f"candidate is {candidate.state}"
+        return Say(
+            "EngineReady",
+            "False",
+            "Proving",
+            f"{what} is being proven by replica {candidate.index}: {told}",
+        )
+    return Say("EngineReady", "True", "Proven", f"{what} loads and answers")
+
+
+def _proof_words(findings: Findings) -> str:
+    failure = findings.proof_failure
+    if failure is None:
+        return ""
+    tail = f"; end of its log: {failure.log_tail}" if failure.log_tail else ""
+    kept = (
+        f"; revision {findings.serving.name} goes on serving"
+        if findings.serving is not None
+        else ""
+    )
+    return (
+        f"the candidate failed: {failure.reason}: {failure.message}{tail}{kept}; change the spec, "
+        f"or delete ConfigMap {failure.name} to try again"
+    )
+
+
+def _candidate(findings: Findings) -> Group | None:
+    target = findings.target
+    if target is None or findings.target_proven:
+        return None
+    return next(
+        (group for group in findings.groups if group.revision == target.name and not group.serving),
+        None,
+    )
+
+
+def _placed(findings: Findings, outcome: Outcome, replicas: int) -> Say:
+    if outcome.quota:
+        return Say("Placed", "False", "QuotaExceeded", outcome.quota)
+    if outcome.no_room:
+        if outcome.no_room_candidate:
+            return Say("Placed", "False", "NoSpareGPUs", outcome.no_room)
+        return Say("Placed", "False", "InsufficientGPUs", outcome.no_room)
+    if outcome.no_room_for_step:
+        return Say("Placed", "False", "NoSpareGPUs", outcome.no_room_for_step)
+    if outcome.queued_behind:
+        return Say("Placed", "False", "Queued", outcome.queued_behind)
+    if replicas == 0:
+        return Say("Placed", "True", "ScaledToZero", "no replica is asked for")
+    homes = [
+        group
+        for group in findings.groups
+        if group.state in (State.PLACING, State.STARTING, State.READY)
+    ]
+    waiting = [wish for wish in findings.wishes if wish.held or wish.not_before]
+    lacking = max(0, replicas - len(homes))
+    if not lacking:
+        return Say("Placed", "True", "AllPlaced", f"{len(homes)} groups have all their GPUs")
+    if waiting and len(waiting) >= lacking:
+        return Say("Placed", "False", "RestartBackoff", _backoff_words(findings))
+    return Say(
+        "Placed",
+        "False",
+        "NotPlacedYet",
+        f"{len(homes)} of {replicas} replicas have their GPUs",
+    )
+
+
+def _backoff_words(findings: Findings) -> str:
+    told = [
+        f"replica {wish.index} is {'held' if wish.held else 'restarting'} after "
+        f"{wish.restarts} restarts: {wish.cause}"
+        for wish in findings.wishes
+        if wish.held or wish.not_before
+    ]
+    return "; ".join(told[:3])
+
+
+def _available(situation: Situation, findings: Findings, replicas: int) -> Say:
+    ready = sum(group.ready and group.serving for group in findings.groups)
+    spec = situation.spec
+    unavailable = spec.rollout.max_unavailable if spec is not None else 0
+    least = max(0, replicas - unavailable)
+    words = f"{ready} of {replicas} replicas are ready, at least {least} must be"
+    if ready >= least and (ready > 0 or replicas == 0):
+        return Say("Available", "True", "MinimumReplicasReady", words)
+    return Say("Available", "False", "TooFewReplicasReady", words)
+
+
+def _stall(findings: Findings, memory: Memory) -> tuple[str, str] | None:
+    """(reason, message) of what only the user can mend."""
+    if findings.refusal is not None:
+        return findings.refusal.reason, findings.refusal.message
+    for chain in (findings.fetching, findings.chain):
+        if chain is not None and chain.next in (Next.STALLED, Next.FAIL):
+            return chain.reason, _words(chain)
+    if findings.proof_failure is not None:
+        return "ProofFailed", _proof_words(findings)
+    if memory.failed_revision and findings.target is not None:
+        serving = findings.serving.name if findings.serving is not None else "none"
+        return "RolledBack", (
+            f"the first new replica spent its restart budget: {memory.failed_cause}; revision "
+            f"{serving} serves again; change the spec to try another way"
+        )
+    held = [wish for wish in findings.wishes if wish.held]
+    if held:
+        return "RestartBudgetSpent", (
+            f"replica {held[0].index} is held after {held[0].restarts} restarts: {held[0].cause}; "
+            f"edit the spec or set the annotation {names.ANNOTATION_RESTARTED_AT} to try again"
+        )
+    return None
+
+
+def _summary(findings: Findings, outcome: Outcome, memory: Memory, replicas: int) -> list[Say]:
+    """Ready, Reconciling and Stalled: what kstatus, Flux, Helm and Argo CD read."""
+    stall = _stall(findings, memory)
+    reason, message = _progress(findings, outcome, memory, replicas)
+    ready = reason in ("AllReplicasReady", "ScaledToZero") and stall is None
+    if stall is not None:
+        return [
+            Say("Ready", "False", *stall),
+            Say("Reconciling", "False", "Stalled", "waiting for the user"),
+            Say("Stalled", "True", *stall),
+        ]
+    busy: ConditionStatus = "False" if ready else "True"
+    return [
+        Say("Ready", "True" if ready else "False", reason, message),
+        Say("Reconciling", busy, reason, message),
+        Say("Stalled", "False", "Progressing" if not ready else reason, message),
+    ]
+
+
+def _progress(
+    findings: Findings, outcome: Outcome, memory: Memory, replicas: int
+) -> tuple[str, str]:
+    """The one thing that is waited for now, or that all is well."""
+    if outcome.quota:
+        return "QuotaExceeded", outcome.quota
+    for chain in (findings.fetching, findings.chain):
+        if chain is not None and not chain.ready:
+            if outcome.no_room_for_step:
+                return "NoSpareGPUs", outcome.no_room_for_step
+            return chain.reason or chain.next, _words(chain)
+    target = findings.target
+    if target is None:
+        return "Pending", "nothing is resolved yet"
+    if replicas == 0:
+        if findings.groups or findings.leaving:
+            return "ScalingDown", f"{findings.leaving} pods are going"
+        return "ScaledToZero", "scaled to zero: no GPU is held, models and engines are kept"
+    if outcome.no_room:
+        reason = "NoSpareGPUs" if outcome.no_room_candidate else "InsufficientGPUs"
+        return reason, outcome.no_room
+    if outcome.queued_behind:
+        return "Queued", outcome.queued_behind
+    if not findings.target_proven:
+        candidate = _candidate(findings)
+        told = candidate.waiting if candidate is not None else "its candidate is being created"
+        reason = candidate.waiting_reason if candidate is not None else ""
+        proving = "Proving" if reason in ("", "GroupStarting") else reason
+        return proving, f"proving {target.resolved.serve_key}: {told}"
+    return _rolling(findings, memory, target, replicas)
+
+
+def _rolling(
+    findings: Findings, memory: Memory, target: Revision, replicas: int
+) -> tuple[str, str]:
+    current = [group for group in findings.groups if group.revision == target.name]
+    ready = sum(group.ready and group.serving for group in current)
+    old = len(findings.groups) - len(current)
+    if old or len(findings.groups) > replicas:
+        why = f" ({findings.rebuild_reason})" if findings.rebuild_reason else ""
+        return "RollingOut", (
+            f"{ready} of {replicas} replicas are on revision {target.name}{why}, {old} old ones "
+            "are left"
+        )
+    if findings.leaving:
+        return "RollingOut", f"{findings.leaving} pods of older groups are going"
+    if ready >= replicas:
+        return "AllReplicasReady", f"{ready} of {replicas} replicas are ready"
+    failing = [wish for wish in memory.wishes if wish.not_before or wish.held]
+    if failing:
+        return failing[0].reason or "RestartBackoff", _backoff_words(findings)
+    waiting = next((group for group in current if group.waiting), None)
+    if waiting is not None:
+        return waiting.waiting_reason, waiting.waiting
+    return "ReplicasNotReady", f"{ready} of {replicas} replicas are ready"

@@ -1,0 +1,317 @@
+"""One pass over one deployment: what it asks, what became of it, what to do next.
+
+    aim → observe groups → mend → chains → advance → act
+
+A pass that changes what must be remembered only says so (and writes down what is known of
+artifacts); the next one acts on it. So a crash between any two calls loses nothing, and nothing is
+done that status does not already say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from shardwright.api.changes import why
+from shardwright.api.spec import Rollout
+from shardwright.observe.world import Record, RecordState
+from shardwright.plan import acts
+from shardwright.plan import chain as chains_
+from shardwright.plan.aim import Aim, aim
+from shardwright.plan.chain import Chain, Next, Shop
+from shardwright.plan.groups import Group, next_deadline, observe_group, slot_of
+from shardwright.plan.memory import Memory, recall, same
+from shardwright.plan.revisions import Revision, proven, serving
+from shardwright.plan.rollout import Goal, Verdict, Wish, advance, mend
+from shardwright.plan.situation import CreatePods, Decision, Findings, Intent, Situation
+from shardwright.runner.contract import STEP_PROOF
+
+FETCHING = ""  # the name under which the chain of an unresolved spec's model is kept
+
+
+def decide(situation: Situation, *, move_possible: bool = False) -> Decision:
+    """What to do now about one deployment; see the module's first lines for the order.
+
+    `move_possible`: a group on a cordoned node could be placed elsewhere on free GPUs.
+    """
+    memory = recall(situation.status, situation.pods)
+    shop = _shop(situation, memory)
+    aimed = aim(situation, shop)
+    revisions = aimed.revisions
+    by_name = {revision.name: revision for revision in revisions}
+    groups = {wish.index: _observe(situation, by_name, wish) for wish in memory.wishes}
+    served = serving(revisions, situation.records, memory.failed_revision)
+    target = aimed.target or served
+    evidence = target is not None and any(
+        group.ready and group.revision == target.name for group in groups.values()
+    )
+    recorded = target is not None and proven(target.resolved, situation.records)
+    chains = _chains(aimed, target, memory.wishes, by_name, shop)
+    proof_failure = _proof_failure(target, situation)
+    goal = _goal(
+        situation,
+        memory,
+        target=target,
+        served=served,
+        chain=chains.get(target.name) if target else None,
+        proven_now=recorded or evidence,
+        failed=proof_failure is not None,
+        revisions=revisions,
+        move_possible=move_possible,
+    )
+    verdict = mend(
+        memory.wishes,
+        groups,
+        goal,
+        incarnations=memory.incarnations,
+        now=situation.now,
+        jitter=situation.jitter,
+        timeouts=situation.settings.timeouts,
+    )
+    after = _after_mending(memory, verdict, target, chains)
+    intents: list[Intent] = list(aimed.intents)
+    intents += acts.records_of_verdict(situation, verdict, by_name, target.name if target else "")
+    intents += acts.records_of_chains(situation, chains)
+    if target is not None and evidence and not recorded:
+        intents += acts.proof_of(situation, target)
+    if verdict.failed_proof is None:
+        wishes, used = advance(after.wishes, groups, goal, incarnations=after.incarnations)
+        after = replace(after, wishes=wishes, incarnations=used)
+    after = _settle_loan(after, goal)
+    findings = Findings(
+        refusal=aimed.refusal,
+        fetching=aimed.fetching,
+        target=target,
+        serving=served,
+        target_proven=recorded or evidence,
+        chain=chains.get(target.name) if target is not None else None,
+        proof_failure=proof_failure,
+        groups=tuple(groups[wish.index] for wish in memory.wishes),
+        wishes=after.wishes,
+        leaving=len(acts.leaving(situation.pods, memory.wishes)),
+        rebuild_reason=_rebuild_reason(target, served, by_name, groups),
+        model=aimed.model,
+    )
+    remembered = not same(memory, after)
+    if not remembered:
+        intents += acts.act(
+            situation,
+            findings,
+            wishes=memory.wishes,
+            revisions=revisions,
+            chains=chains,
+        )
+    return Decision(
+        memory=after,
+        remembered=remembered,
+        intents=tuple(intents),
+        findings=findings,
+        requeue=_requeue(situation, after, chains, groups),
+    )
+
+
+def _shop(situation: Situation, memory: Memory) -> Shop:
+    return Shop(
+        records=situation.records,
+        jobs=situation.jobs,
+        job_pods=situation.job_pods,
+        tries=memory.tries,
+        nodes=situation.nodes,
+        edit=situation.edit,
+        now=situation.now,
+        jitter=situation.jitter,
+        timeouts=situation.settings.timeouts,
+        fleet_lost=situation.fleet_lost,
+    )
+
+
+def _observe(situation: Situation, revisions: Mapping[str, Revision], wish: Wish) -> Group:
+    revision = revisions.get(wish.revision)
+    pods = [pod for pod in situation.pods if slot_of(pod) == (wish.index, wish.incarnation)]
+    return observe_group(
+        index=wish.index,
+        incarnation=wish.incarnation,
+        revision=wish.revision,
+        pipeline=revision.resolved.pipeline if revision is not None else len(pods),
+        pods=pods,
+        nodes=situation.nodes,
+        now=situation.now,
+        timeouts=situation.settings.timeouts,
+        fleet_lost=situation.fleet_lost,
+    )
+
+
+def _chains(
+    aimed: Aim,
+    target: Revision | None,
+    wishes: tuple[Wish, ...],
+    revisions: Mapping[str, Revision],
+    shop: Shop,
+) -> dict[str, Chain]:
+    """The chain of the target and of every revision that a wish names."""
+    chains: dict[str, Chain] = {}
+    if target is not None:
+        chains[target.name] = chains_.judge(target.resolved, shop)
+    for wish in wishes:
+        revision = revisions.get(wish.revision)
+        if revision is not None and wish.revision not in chains:
+            chains[wish.revision] = chains_.judge(revision.resolved, shop)
+    if aimed.fetching is not None:
+        chains[FETCHING] = aimed.fetching
+    return chains
+
+
+def _proof_failure(target: Revision | None, situation: Situation) -> Record | None:
+    if target is None:
+        return None
+    record = situation.records.get(
+        (target.resolved.claim_uid, STEP_PROOF, target.resolved.proof_key)
+    )
+    return record if record is not None and record.state is RecordState.FAILED else None
+
+
+def _goal(
+    situation: Situation,
+    memory: Memory,
+    *,
+    target: Revision | None,
+    served: Revision | None,
+    chain: Chain | None,
+    proven_now: bool,
+    failed: bool,
+    revisions: tuple[Revision, ...],
+    move_possible: bool,
+) -> Goal:
+    """What the wish is steered toward.
+
+    A proven target whose artifacts are gone steers like an unproven one: nothing old is taken down
+    for a group that cannot start.
+    """
+    spec = situation.spec
+    proven_names = {
+        revision.name for revision in revisions if proven(revision.resolved, situation.records)
+    }
+    there = chain is not None and chain.ready
+    rolled_back = target is not None and target.name == memory.failed_revision
+    if proven_now and target is not None:
+        proven_names.add(target.name)
+        if not rolled_back and there:
+            served = target
+    return Goal(
+        replicas=spec.replicas if spec is not None else len(memory.wishes),
+        rollout=spec.rollout if spec is not None else Rollout(),
+        target=target.name if target is not None else "",
+        serving=served.name if served is not None else "",
+        target_proven=proven_now and (there or rolled_back),
+        candidate_possible=there and not failed,
+        proven=frozenset(proven_names),
+        borrowed=bool(memory.borrowed),
+        edit=situation.edit,
+        cordoned=frozenset(name for name, node in situation.nodes.items() if node.unschedulable),
+        move_possible=move_possible,
+    )
+
+
+def _after_mending(
+    memory: Memory, verdict: Verdict, target: Revision | None, chains: Mapping[str, Chain]
+) -> Memory:
+    tries = dict(memory.tries)
+    live = {
+        (chain.artifact.step, chain.artifact.key)
+        for chain in chains.values()
+        if chain.artifact is not None
+    }
+    for key in list(tries):
+        if key not in live:
+            del tries[key]
+    for chain in chains.values():
+        if chain.next is Next.COUNT and chain.artifact is not None and chain.tries is not None:
+            tries[chain.artifact.step, chain.artifact.key] = chain.tries
+    failed, cause = memory.failed_revision, memory.failed_cause
+    if verdict.rolled_back is not None and target is not None:
+        failed, cause = target.name, verdict.rolled_back.cause
+    elif failed and target is not None and target.name != failed:
+        failed, cause = "", ""
+    return replace(
+        memory,
+        wishes=verdict.wishes,
+        incarnations=verdict.incarnations,
+        tries=tries,
+        failed_revision=failed,
+        failed_cause=cause,
+    )
+
+
+def _settle_loan(memory: Memory, goal: Goal) -> Memory:
+    """A loan ends when the candidate serves, or when there is nothing left to prove."""
+    if memory.borrowed and (goal.target_proven or goal.target == goal.serving):
+        return replace(memory, borrowed="")
+    return memory
+
+
+def _rebuild_reason(
+    target: Revision | None,
+    served: Revision | None,
+    revisions: Mapping[str, Revision],
+    groups: Mapping[int, Group],
+) -> str:
+    """What the user changed, from what serves to what is asked for."""
+    if target is None:
+        return ""
+    old = served
+    if old is None or old.name == target.name:
+        outdated = [group.revision for group in groups.values() if group.revision != target.name]
+        old = revisions.get(outdated[0]) if outdated else None
+    if old is None:
+        return ""
+    return why(
+        old.resolved.spec.model_dump(by_alias=True, mode="json"),
+        target.resolved.spec.model_dump(by_alias=True, mode="json"),
+    )
+
+
+def _requeue(
+    situation: Situation,
+    memory: Memory,
+    chains: Mapping[str, Chain],
+    groups: Mapping[int, Group],
+) -> float | None:
+    """Seconds until time alone may change the answer."""
+    now = situation.now
+    timeouts = situation.settings.timeouts
+    waits = [wish.not_before - now for wish in memory.wishes if wish.not_before > now]
+    waits += [chain.delay for chain in chains.values() if chain.delay > 0]
+    waits += [tries.not_before - now for tries in memory.tries.values() if tries.not_before > now]
+    waits += [left for group in groups.values() if (left := next_deadline(group, now, timeouts))]
+    for pod in situation.pods:
+        node = situation.nodes.get(pod.node or pod.pin)
+        if node is not None and node.not_ready_since is not None:
+            left = node.not_ready_since + timeouts.node_dead_seconds - now
+            if left > 0:
+                waits.append(left)
+    return min(waits) + 0.05 if waits else None
+
+
+def after_quota(situation: Situation, decision: Decision, refusal: str) -> Decision:
+    """A quota refused a pod: the incarnation is released whole and tried again later.
+
+    Gated pods count against a quota, so half a group would keep others from theirs.
+    """
+    born = next((item for item in decision.intents if isinstance(item, CreatePods)), None)
+    if not refusal or born is None:
+        return decision
+    used = decision.memory.incarnations + 1
+    wishes = tuple(
+        replace(
+            wish,
+            incarnation=used,
+            not_before=situation.now + situation.settings.timeouts.restart_backoff_seconds,
+            reason="QuotaExceeded",
+            cause=refusal,
+        )
+        if wish.index == born.wish.index
+        else wish
+        for wish in decision.memory.wishes
+    )
+    memory = replace(decision.memory, wishes=wishes, incarnations=used)
+    return replace(decision, memory=memory)

@@ -1,0 +1,101 @@
+"""What the operator remembers of a deployment, in its status: wishes, tries, a rollback, a loan.
+
+Read from status at the start of a pass, written back before anything is done about it. A lost
+status is rebuilt from the pods' labels: restarts are forgotten, incarnations are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from shardwright.api.names import LABEL_REVISION
+from shardwright.api.status import GroupStatus, LLMDeploymentStatus, StepStatus
+from shardwright.observe.world import PodView
+from shardwright.plan.chain import Tries
+from shardwright.plan.groups import slot_of
+from shardwright.plan.rollout import Wish
+from shardwright.plan.times import seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The part of status that decides what is done next."""
+
+    wishes: tuple[Wish, ...] = ()
+    incarnations: int = 0
+    tries: dict[tuple[str, str], Tries] = field(default_factory=dict)
+    failed_revision: str = ""
+    failed_cause: str = ""
+    borrowed: str = ""
+
+
+def recall(status: LLMDeploymentStatus, pods: Iterable[PodView]) -> Memory:
+    """Memory from status, or, when the status was lost, from the pods."""
+    highest = 0
+    newest: dict[int, PodView] = {}
+    for pod in pods:
+        replica, incarnation = slot_of(pod)
+        if replica < 0:
+            continue
+        highest = max(highest, incarnation)
+        known = newest.get(replica)
+        if known is None or slot_of(known)[1] < incarnation:
+            newest[replica] = pod
+    if status.observed_generation < 0:
+        wishes = tuple(
+            Wish(replica, slot_of(pod)[1], pod.labels.get(LABEL_REVISION, ""))
+            for replica, pod in sorted(newest.items())
+        )
+        return Memory(wishes=wishes, incarnations=highest)
+    return Memory(
+        wishes=tuple(_wish(group) for group in status.groups),
+        incarnations=max(status.incarnations, highest),
+        tries={(step.step, step.key): _tries(step) for step in status.steps},
+        failed_revision=status.failed_revision,
+        failed_cause=status.failed_cause,
+        borrowed=status.engine.next.borrowed if status.engine and status.engine.next else "",
+    )
+
+
+def _wish(group: GroupStatus) -> Wish:
+    return Wish(
+        index=group.index,
+        incarnation=group.incarnation,
+        revision=group.revision,
+        restarts=group.restarts,
+        not_before=seconds(group.not_before),
+        avoid=tuple(group.avoid_nodes),
+        cause=group.cause,
+        reason=group.reason,
+        held=group.held,
+        held_edit=group.held_edit,
+    )
+
+
+def _tries(step: StepStatus) -> Tries:
+    return Tries(
+        attempts=step.attempts,
+        failures=step.failures,
+        edit=step.edit,
+        not_before=seconds(step.not_before),
+        avoid=tuple(step.avoid_nodes),
+        reason=step.reason,
+        cause=step.cause,
+    )
+
+
+def same(old: Memory, new: Memory) -> bool:
+    """Whether nothing changed that a later pass would act on (times are kept in whole seconds)."""
+    return _rounded(old) == _rounded(new)
+
+
+def _rounded(memory: Memory) -> Memory:
+    return replace(
+        memory,
+        wishes=tuple(replace(wish, not_before=int(wish.not_before)) for wish in memory.wishes),
+        tries={
+            key: replace(tries, not_before=int(tries.not_before))
+            for key, tries in memory.tries.items()
+        },
+    )

@@ -1,0 +1,184 @@
+"""What status says: conditions with their times, plan, engine, groups, steps.
+
+Written from what a pass found and what came of it. Times change only when a condition's status
+does, so that an unchanged world writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardwright.api import names
+from shardwright.api.status import (
+    Condition,
+    EngineStatus,
+    GroupStatus,
+    LLMDeploymentStatus,
+    NextEngine,
+    PlanStatus,
+    ServingEngine,
+    StepStatus,
+)
+from shardwright.plan.chain import DOING
+from shardwright.plan.conditions import Outcome, Say, conditions
+from shardwright.plan.groups import Group, State
+from shardwright.plan.memory import Memory
+from shardwright.plan.revisions import Revision
+from shardwright.plan.rollout import Wish
+from shardwright.plan.situation import Decision, Findings, Situation
+from shardwright.plan.times import stamp
+
+MESSAGE_LIMIT = 2000
+
+
+def report(situation: Situation, decision: Decision, outcome: Outcome) -> LLMDeploymentStatus:
+    """The status to be written."""
+    findings, memory = decision.findings, decision.memory
+    spec = situation.spec
+    replicas = spec.replicas if spec is not None else len(findings.wishes)
+    groups = {(group.index, group.incarnation): group for group in findings.groups}
+    serving = [group for group in findings.groups if group.serving]
+    return LLMDeploymentStatus(
+        observed_generation=situation.deployment.generation,
+        conditions=[_timed(situation, say) for say in conditions(situation, decision, outcome)],
+        plan=_plan(findings.target, replicas),
+        engine=_engine(findings, outcome, memory),
+        groups=[
+            _group(wish, groups.get((wish.index, wish.incarnation)), findings, outcome)
+            for wish in memory.wishes
+        ],
+        steps=[
+            StepStatus(
+                step=step,
+                key=key,
+                attempts=tries.attempts,
+                failures=tries.failures,
+                edit=tries.edit,
+                not_before=stamp(tries.not_before),
+                avoid_nodes=list(tries.avoid),
+                reason=tries.reason,
+                cause=_short(tries.cause, 500),
+            )
+            for (step, key), tries in sorted(memory.tries.items())
+        ],
+        failed_revision=memory.failed_revision,
+        failed_cause=_short(memory.failed_cause, 500),
+        incarnations=memory.incarnations,
+        replicas=len(serving),
+        ready_replicas=sum(group.ready for group in serving),
+        selector=f"{names.LABEL_DEPLOYMENT}={situation.deployment.name},{names.LABEL_SERVING}=true",
+    )
+
+
+def _short(text: str, limit: int = MESSAGE_LIMIT) -> str:
+    """Cut the middle out: the beginning names the place, the end holds the exception."""
+    if len(text) <= limit:
+        return text
+    head = limit // 3
+    return f"{text[:head]} […] {text[-(limit - head - 5) :]}"
+
+
+def _timed(situation: Situation, say: Say) -> Condition:
+    old = next((item for item in situation.status.conditions if item.type == say.type), None)
+    kept = old is not None and old.status == say.status
+    return Condition(
+        type=say.type,
+        status=say.status,
+        observed_generation=situation.deployment.generation,
+        last_transition_time=(
+            old.last_transition_time if old is not None and kept else stamp(situation.now)
+        ),
+        reason=say.reason,
+        message=_short(say.message),
+    )
+
+
+def _plan(target: Revision | None, replicas: int) -> PlanStatus | None:
+    if target is None:
+        return None
+    resolved = target.resolved
+    world = resolved.tensor * resolved.pipeline
+    return PlanStatus(
+        world_size=world,
+        gpus=world * replicas,
+        tensor=resolved.tensor,
+        pipeline=resolved.pipeline,
+        gpu_product=resolved.spec.gpu.product,
+        image=resolved.image,
+        commit=resolved.commit,
+        reasons=list(resolved.reasons),
+    )
+
+
+def _engine(findings: Findings, outcome: Outcome, memory: Memory) -> EngineStatus | None:
+    serving = findings.serving
+    target = findings.target
+    standing = {group.revision for group in findings.groups if group.ready}
+    if target is not None and findings.target_proven and target.name in standing:
+        serving = target
+    shown = ServingEngine()
+    if serving is not None:
+        resolved = serving.resolved
+        shown = ServingEngine(
+            key=resolved.serve_key,
+            revision=serving.name,
+            built_for={
+                "tensor": str(resolved.tensor),
+                "pipeline": str(resolved.pipeline),
+                "gpu": resolved.spec.gpu.product,
+                "version": resolved.spec.engine.version,
+                "step": resolved.serve_step,
+            },
+        )
+    coming = None
+    if target is not None and (serving is None or target.name != serving.name):
+        chain = findings.chain
+        step = "Rolling" if findings.target_proven else "Proving"
+        if chain is not None and chain.artifact is not None:
+            step = DOING[chain.artifact.step]
+        coming = NextEngine(
+            key=target.resolved.serve_key,
+            revision=target.name,
+            step=step,
+            reason=findings.rebuild_reason,
+            attempt=chain.attempt if chain is not None else 0,
+            borrowed=memory.borrowed or outcome.borrow,
+        )
+    if serving is None and coming is None:
+        return None
+    return EngineStatus(serving=shown, next=coming)
+
+
+def _group(wish: Wish, group: Group | None, findings: Findings, outcome: Outcome) -> GroupStatus:
+    target = findings.target
+    candidate = (
+        target is not None
+        and wish.revision == target.name
+        and not findings.target_proven
+        and not (group is not None and group.serving)
+    )
+    nodes: Sequence[str] = ()
+    placed = (outcome.placed or {}).get(wish.index)
+    state = "Pending"
+    if group is not None:
+        if group.state in (State.PLACING, State.STARTING) or placed:
+            state, nodes = "Starting", placed or group.nodes
+        elif group.state is State.READY:
+            state, nodes = "Ready", group.nodes
+    if wish.held:
+        state = "Held"
+    return GroupStatus(
+        index=wish.index,
+        incarnation=wish.incarnation,
+        revision=wish.revision,
+        role="Candidate" if candidate else "Serving",
+        state=state,
+        restarts=wish.restarts,
+        not_before=stamp(wish.not_before),
+        avoid_nodes=list(wish.avoid),
+        cause=_short(wish.cause, 1000),
+        reason=wish.reason,
+        held=wish.held,
+        held_edit=wish.held_edit,
+        nodes=list(nodes),
+    )

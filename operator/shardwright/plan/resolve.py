@@ -1,0 +1,157 @@
+"""From an accepted spec and the model's facts to a Resolved: what a revision will hold.
+
+What the user did not change keeps the value that the previous revision resolved: a new image table,
+another default level list or an upstream push makes no new revision and rolls nothing.
+"""
+
+from __future__ import annotations
+
+from shardwright.api.settings import Settings
+from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.observe.quantity import to_millis, to_whole
+from shardwright.observe.world import ClaimView, Record, Resources
+from shardwright.resolved import Artifact, Resolved
+from shardwright.runner.contract import (
+    SOURCE,
+    STEP_MODEL,
+    STEP_PROOF,
+    STORE,
+    ModelFacts,
+    artifact_folder,
+    artifact_key,
+)
+from shardwright.runtimes.base import EngineRuntime, ModelSource
+
+PVC = "pvc://"
+
+
+def model_inputs(spec: LLMDeploymentSpec) -> dict[str, object]:
+    """What a model artifact is keyed by: its uri as written (and, by its folder, the claim)."""
+    return {"uri": spec.model.uri}
+
+
+def model_key(spec: LLMDeploymentSpec) -> str:
+    """Key of the fetched model."""
+    return artifact_key(STEP_MODEL, model_inputs(spec))
+
+
+def source_claim(spec: LLMDeploymentSpec) -> str:
+    """The claim that a pvc:// model lives on, or an empty string."""
+    if not spec.model.uri.startswith(PVC):
+        return ""
+    return spec.model.uri[len(PVC) :].split("/", 1)[0]
+
+
+def model_folder(spec: LLMDeploymentSpec) -> str:
+    """Where pods find the model's files.
+
+    A pvc:// model is used in place; everything else was fetched into the store.
+    """
+    claim = source_claim(spec)
+    if claim:
+        path = spec.model.uri[len(PVC) :].split("/", 1)[1].strip("/")
+        root = STORE if claim == spec.storage.claim_name else SOURCE
+        return f"{root}/{path}"
+    return f"{STORE}/{artifact_folder(STEP_MODEL, model_key(spec))}"
+
+
+def pinned_uri(uri: str, commit: str) -> str:
+    """The uri with its moving name replaced by the commit that was resolved once."""
+    if commit and uri.startswith("hf://"):
+        return f"{uri.split('@', 1)[0]}@{commit}"
+    return uri
+
+
+def model_artifact(spec: LLMDeploymentSpec, settings: Settings, commit: str = "") -> Artifact:
+    """The fetch of the model; it runs in the operator's own image and takes no GPU."""
+    return Artifact(
+        step=STEP_MODEL,
+        key=model_key(spec),
+        inputs=model_inputs(spec),
+        source_key=pinned_uri(spec.model.uri, commit),
+        image=settings.operator_image,
+        commands=(),
+        expected_files=(),
+        gpus=0,
+        product="",
+        resources=Resources(
+            cpu_millis=to_millis(settings.fetch_resources.cpu),
+            memory_bytes=to_whole(settings.fetch_resources.memory),
+            ephemeral_bytes=to_whole(settings.fetch_resources.ephemeral_storage),
+            pods=1,
+        ),
+    )
+
+
+def image_of(
+    spec: LLMDeploymentSpec, runtime: EngineRuntime, settings: Settings, previous: Resolved | None
+) -> str:
+    """The image that will run: the user's, else what was resolved before, else the known one."""
+    engine = spec.engine
+    if engine.image:
+        return engine.image
+    if previous is not None:
+        old = previous.spec.engine
+        if (old.runtime, old.version, old.image) == (engine.runtime, engine.version, None):
+            return previous.image
+    mirrored = settings.images.get(f"{engine.runtime}/{engine.version}")
+    return mirrored or runtime.known_image(engine.version) or ""
+
+
+def commit_of(spec: LLMDeploymentSpec, record: Record, previous: Resolved | None) -> str:
+    """The model's commit: resolved once for a uri on a claim, then kept."""
+    if (
+        previous is not None
+        and previous.spec.model.uri == spec.model.uri
+        and previous.claim_uid == record.claim_uid
+    ):
+        return previous.commit
+    return record.commit
+
+
+def resolve(
+    spec: LLMDeploymentSpec,
+    *,
+    runtime: EngineRuntime,
+    settings: Settings,
+    claim: ClaimView,
+    record: Record,
+    facts: ModelFacts,
+    restarted_at: str,
+    previous: Resolved | None,
+) -> Resolved:
+    """Everything that is not in the spec, worked out once and then kept."""
+    image = image_of(spec, runtime, settings, previous)
+    commit = commit_of(spec, record, previous)
+    model = ModelSource(key=model_key(spec), commit=commit, folder=model_folder(spec), facts=facts)
+    chain = runtime.chain(spec, model, image, settings)
+    artifacts = (model_artifact(spec, settings, commit), *chain)
+    served = artifacts[-1]
+    proof = dict(runtime.proof_inputs(spec, model, image, served.key))
+    same_fabric = (
+        previous is not None and previous.spec.pod.fabric_profile == spec.pod.fabric_profile
+    )
+    same_levels = previous is not None and previous.spec.placement.levels == spec.placement.levels
+    return Resolved(
+        spec=spec,
+        claim_uid=claim.uid,
+        image=image,
+        commit=commit,
+        facts=facts,
+        artifacts=artifacts,
+        serve_step=served.step,
+        serve_key=served.key,
+        proof_key=artifact_key(STEP_PROOF, proof),
+        proof_inputs=proof,
+        levels=(
+            previous.levels
+            if previous is not None and same_levels
+            else tuple(spec.placement.levels or settings.levels)
+        ),
+        fabric=(
+            previous.fabric
+            if previous is not None and same_fabric
+            else settings.fabric_profiles.get(spec.pod.fabric_profile)
+        ),
+        restarted_at=restarted_at,
+    )

@@ -1,0 +1,158 @@
+"""Revisions: an accepted and resolved spec, kept as an immutable ControllerRevision.
+
+Which revision is the target (the highest number), which one serves (the highest number that is
+proven and was not rolled back), how one is named (by the hash of the user's wish) and how it is
+written down and read back. A revision's data never change; only its number does, when an old wish
+comes back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from shardwright.api.changes import hashed_spec
+from shardwright.api.settings import FabricProfile
+from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.observe.world import Record, RecordState, Resources, RevisionView
+from shardwright.resolved import Artifact, Resolved
+from shardwright.runner.contract import STEP_PROOF, Command, ModelFacts, canonical
+
+DATA_VERSION = 1
+KEPT_REVISIONS = 10
+
+Records = Mapping[tuple[str, str, str], Record]
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A revision with its data read: name, number and what it resolves to.
+
+    `wish` is worked out from the data as today's models read them, so that a field that a newer
+    operator brings, with its default, makes no new revision of an old wish.
+    """
+
+    name: str
+    uid: str
+    number: int
+    resolved: Resolved
+    wish: str = ""
+
+
+def spec_digest(spec: LLMDeploymentSpec) -> str:
+    """SHA-256 over the fields that change a pod, in hex."""
+    return hashlib.sha256(canonical(hashed_spec(spec)).encode()).hexdigest()
+
+
+def wish_of(digest: str, restarted_at: str, claim_uid: str) -> str:
+    """Ten hex digits that name a wish: the spec, the restart asked for, and the claim.
+
+    The claim's uid is part of it: a claim made anew under the old name holds nothing of the old.
+    """
+    parts = [digest, claim_uid, restarted_at]
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()[:10]
+
+
+def dump(resolved: Resolved) -> dict[str, Any]:
+    """The data of a ControllerRevision."""
+    return {
+        "version": DATA_VERSION,
+        "spec": resolved.spec.model_dump(by_alias=True, mode="json"),
+        "claimUID": resolved.claim_uid,
+        "image": resolved.image,
+        "commit": resolved.commit,
+        "facts": asdict(resolved.facts),
+        "artifacts": [asdict(artifact) for artifact in resolved.artifacts],
+        "serve": {"step": resolved.serve_step, "key": resolved.serve_key},
+        "proof": {"key": resolved.proof_key, "inputs": dict(resolved.proof_inputs)},
+        "levels": list(resolved.levels),
+        "fabric": resolved.fabric.model_dump(by_alias=True, mode="json")
+        if resolved.fabric
+        else None,
+        "restartedAt": resolved.restarted_at,
+        "reasons": list(resolved.reasons),
+    }
+
+
+def load(data: Mapping[str, Any]) -> Resolved:
+    """Read a ControllerRevision's data.
+
+    Raises:
+        ValueError: When the data are of a version that this operator does not read.
+    """
+    version = data.get("version")
+    if version != DATA_VERSION:
+        raise ValueError(
+            f"revision data of version {version!r}; this operator reads {DATA_VERSION}"
+        )
+    fabric = data.get("fabric")
+    return Resolved(
+        spec=LLMDeploymentSpec.read(data["spec"]),
+        claim_uid=data["claimUID"],
+        image=data["image"],
+        commit=data["commit"],
+        facts=ModelFacts(**data["facts"]),
+        artifacts=tuple(_artifact(raw) for raw in data["artifacts"]),
+        serve_step=data["serve"]["step"],
+        serve_key=data["serve"]["key"],
+        proof_key=data["proof"]["key"],
+        proof_inputs=data["proof"]["inputs"],
+        levels=tuple(data["levels"]),
+        fabric=FabricProfile.model_validate(fabric) if fabric else None,
+        restarted_at=data["restartedAt"],
+        reasons=tuple(data["reasons"]),
+    )
+
+
+def _artifact(raw: Mapping[str, Any]) -> Artifact:
+    commands = tuple(
+        Command(tool=item["tool"], argv=tuple(item["argv"]), env=dict(item.get("env", {})))
+        for item in raw["commands"]
+    )
+    return Artifact(
+        **{
+            **raw,
+            "commands": commands,
+            "expected_files": tuple(raw["expected_files"]),
+            "resources": Resources(**raw["resources"]),
+        }
+    )
+
+
+def read(view: RevisionView) -> Revision:
+    """A revision from its ControllerRevision.
+
+    Raises:
+        ValueError: When the data cannot be read.
+    """
+    resolved = load(view.data)
+    wish = wish_of(spec_digest(resolved.spec), resolved.restarted_at, resolved.claim_uid)
+    return Revision(view.name, view.uid, view.number, resolved, wish)
+
+
+def proven(resolved: Resolved, records: Records) -> bool:
+    """Whether a candidate of this revision's key has loaded and answered."""
+    record = records.get((resolved.claim_uid, STEP_PROOF, resolved.proof_key))
+    return record is not None and record.state is RecordState.READY
+
+
+def serving(revisions: Iterable[Revision], records: Records, failed: str) -> Revision | None:
+    """The highest numbered revision that is proven and was not rolled back."""
+    fit = [
+        revision
+        for revision in revisions
+        if revision.name != failed and proven(revision.resolved, records)
+    ]
+    return fit[-1] if fit else None
+
+
+def prunable(revisions: tuple[Revision, ...], live: frozenset[str]) -> tuple[Revision, ...]:
+    """Revisions that nothing names and that are not among the last ten."""
+    recent = {revision.name for revision in revisions[-KEPT_REVISIONS:]}
+    return tuple(
+        revision
+        for revision in revisions
+        if revision.name not in recent and revision.name not in live
+    )

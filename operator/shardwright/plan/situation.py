@@ -1,0 +1,234 @@
+"""One deployment's part of the world, and what a pass decides about it.
+
+`Situation` is everything a pass may rest on, `Decision` everything it comes to: the next memory,
+the intents to carry out, and the findings that status is written from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shardwright.api.settings import Settings
+from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.api.status import LLMDeploymentStatus
+from shardwright.observe.world import (
+    ClaimView,
+    DeploymentView,
+    JobView,
+    NodeView,
+    PodView,
+    Record,
+)
+from shardwright.plan.chain import Chain
+from shardwright.plan.groups import Group
+from shardwright.plan.memory import Memory
+from shardwright.plan.revisions import Records, Revision
+from shardwright.plan.rollout import Wish
+from shardwright.resolved import Artifact, Resolved
+from shardwright.runtimes.base import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is known at the start of a pass.
+
+    `claims` and `missing_secrets` answer for names that the spec mentions; `revisions` are sorted
+    by number; `pods` are the deployment's own, `jobs` all step Jobs of the claims that its
+    revisions use. `fleet_lost`: most GPU nodes went at once. `move_possible`: asked only when a
+    group sits on a cordoned node.
+    """
+
+    now: float
+    jitter: float
+    settings: Settings
+    deployment: DeploymentView
+    spec: LLMDeploymentSpec | None
+    spec_error: str
+    spec_digest: str
+    status: LLMDeploymentStatus
+    claims: Mapping[str, ClaimView]
+    missing_secrets: tuple[str, ...]
+    revisions: tuple[Revision, ...]
+    pods: tuple[PodView, ...]
+    jobs: tuple[JobView, ...]
+    job_pods: Mapping[str, tuple[PodView, ...]]
+    records: Records
+    nodes: Mapping[str, NodeView]
+    fleet_lost: bool = False
+
+    @property
+    def edit(self) -> str:
+        """Changes whenever the user does something: generation and restartedAt."""
+        restarted = self.deployment.restarted_at
+        return f"{self.deployment.generation}{'@' if restarted else ''}{restarted}"
+
+    def revision(self, name: str) -> Revision | None:
+        """A revision by name."""
+        return next((item for item in self.revisions if item.name == name), None)
+
+
+# Intents: what a pass wants done, in words of this domain; `render` turns them into objects.
+
+
+@dataclass(frozen=True, slots=True)
+class MakeRevision:
+    """Write down a new revision."""
+
+    revision: Revision
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseRevision:
+    """An old wish came back: its revision becomes the newest."""
+
+    revision: Revision
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class PruneRevision:
+    """A revision that nothing names any more."""
+
+    revision: Revision
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """Write down what is known of an artifact."""
+
+    record: Record
+    claim: ClaimView
+
+
+@dataclass(frozen=True, slots=True)
+class CreateStep:
+    """Create the suspended Job of one attempt."""
+
+    artifact: Artifact
+    attempt: int
+    spec: LLMDeploymentSpec
+    claim: ClaimView
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptStep:
+    """Become an owner of a Job that another deployment created for the same key."""
+
+    job: JobView
+
+
+@dataclass(frozen=True, slots=True)
+class DropStep:
+    """Give up a Job: delete it when nobody else owns it."""
+
+    job: JobView
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceStep:
+    """Find a node for a suspended Job."""
+
+    job: JobView
+    artifact: Artifact
+    avoid: tuple[str, ...]
+    spec: LLMDeploymentSpec
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePods:
+    """Create the gated pods of a group that do not exist yet."""
+
+    wish: Wish
+    resolved: Resolved
+    stages: tuple[int, ...]
+    serving: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceGroup:
+    """Find nodes for all pods of a gated group."""
+
+    group: Group
+    wish: Wish
+    resolved: Resolved
+    candidate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FinishPlacement:
+    """Lift the remaining gates of a placement that was begun."""
+
+    group: Group
+
+
+@dataclass(frozen=True, slots=True)
+class LetServe:
+    """Let a proven candidate's pods into the Service and the disruption budget."""
+
+    group: Group
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete one pod; `grace` None keeps the pod's own grace period."""
+
+    pod: PodView
+    grace: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeepChildren:
+    """Services and the disruption budget as they should be."""
+
+    minimum_available: int
+
+
+Intent = (
+    MakeRevision
+    | RaiseRevision
+    | PruneRevision
+    | WriteRecord
+    | CreateStep
+    | AdoptStep
+    | DropStep
+    | PlaceStep
+    | CreatePods
+    | PlaceGroup
+    | FinishPlacement
+    | LetServe
+    | DeletePod
+    | KeepChildren
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What status is written from."""
+
+    refusal: Refusal | None = None
+    fetching: Chain | None = None  # the model's chain, while its facts are unknown
+    target: Revision | None = None
+    serving: Revision | None = None
+    target_proven: bool = False
+    chain: Chain | None = None  # the target's
+    proof_failure: Record | None = None
+    groups: tuple[Group, ...] = ()
+    wishes: tuple[Wish, ...] = ()
+    leaving: int = 0  # pods on their way out
+    rebuild_reason: str = ""
+    model: Record | None = None
+    unloadable: tuple[str, ...] = ()  # revisions in the wish whose artifacts are not there
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a pass comes to."""
+
+    memory: Memory
+    remembered: bool  # memory changed: write status first, act in the next pass
+    intents: tuple[Intent, ...]
+    findings: Findings
+    requeue: float | None = None
+    notes: tuple[tuple[str, str, str], ...] = field(default=())  # (type, reason, message) events
