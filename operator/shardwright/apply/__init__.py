@@ -1,0 +1,1 @@
+"""The only writer: creates, server-side applies, patches and deletes, with preconditions."""

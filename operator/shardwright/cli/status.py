@@ -1,0 +1,137 @@
+"""`shardwright status` and `shardwright map`: what a deployment is doing, and where it runs.
+
+Both only read, with the rights of whoever calls them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from shardwright.api.settings import Settings
+from shardwright.api.status import LLMDeploymentStatus
+from shardwright.apply.client import connect
+from shardwright.apply.errors import ClusterError
+from shardwright.cli.fleetmap import draw
+from shardwright.observe.nodes import node_view
+from shardwright.observe.projections import deployment_view, pod_view
+from shardwright.observe.world import DeploymentView
+
+POLL_SECONDS = 0.5
+
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace.")]
+Kubeconfig = Annotated[
+    str, typer.Option("--kubeconfig", envvar="KUBECONFIG", help="Which cluster.")
+]
+
+
+def fleet_map(kubeconfig: Kubeconfig = "") -> None:
+    """Draw nodes × GPUs with the replica, stage and ranks on each."""
+    asyncio.run(_map(kubeconfig))
+
+
+async def _map(kubeconfig: str) -> None:
+    console = Console()
+    async with connect(kubeconfig) as cluster:
+        nodes = [node_view(body, Settings()) for body in (await cluster.list("Node")).items]
+        pods = [pod_view(body) for body in (await cluster.list("Pod")).items]
+    draw(console, nodes, pods)
+
+
+def status(
+    name: Annotated[str, typer.Argument(help="Name of the LLMDeployment.")],
+    namespace: Namespace = "default",
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Follow until Ready or Stalled.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Give up after so many seconds.")] = 3600,
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Show conditions and groups; with --watch every turn until it is Ready (exit code 0).
+
+    Compares generations, so a Ready of an older spec does not count. Exit code 1 when Stalled or
+    out of time.
+    """
+    try:
+        good = asyncio.run(_status(name, namespace, kubeconfig, timeout if watch else 0))
+    except ClusterError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+    if watch and not good:
+        raise typer.Exit(1)
+
+
+async def _status(name: str, namespace: str, kubeconfig: str, seconds: float) -> bool:
+    console = Console()
+    ends = time.monotonic() + seconds
+    shown: set[tuple[str, str, str, str]] = set()
+    async with connect(kubeconfig) as cluster:
+        while True:
+            view = deployment_view(await cluster.get("LLMDeployment", namespace, name))
+            state = LLMDeploymentStatus.model_validate(view.status)
+            if not seconds:
+                _table(console, view, state)
+                return _is(state, view, "Ready")
+            for line in _turns(state, shown):
+                console.print(f"[dim]{datetime.now(UTC):%H:%M:%S}[/dim] {line}", highlight=False)
+            if _is(state, view, "Ready"):
+                return True
+            if _is(state, view, "Stalled") or time.monotonic() > ends:
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def _is(state: LLMDeploymentStatus, view: DeploymentView, kind: str) -> bool:
+    return state.observed_generation == view.generation and any(
+        item.type == kind and item.status == "True" for item in state.conditions
+    )
+
+
+def _turns(state: LLMDeploymentStatus, shown: set[tuple[str, str, str, str]]) -> Iterable[str]:
+    """Condition turns that were not printed yet."""
+    for item in state.conditions:
+        if item.type in ("Reconciling", "Stalled") and item.status != "True":
+            continue
+        if item.type == "Reconciling":
+            continue
+        turn = (item.type, item.status, item.reason, item.message)
+        if turn in shown:
+            continue
+        shown.add(turn)
+        colour = {"True": "green", "False": "yellow"}.get(item.status, "dim")
+        if item.type == "Stalled":
+            colour = "red"
+        yield (
+            f"[{colour}]{item.type}={item.status}[/{colour}] {item.reason}: "
+            f"{item.message.replace('[', chr(92) + '[')}"
+        )
+
+
+def _table(console: Console, view: DeploymentView, state: LLMDeploymentStatus) -> None:
+    console.print(
+        f"{view.namespace}/{view.name}  generation {view.generation}, observed "
+        f"{state.observed_generation}  ready {state.ready_replicas} of {state.replicas}"
+    )
+    conditions = Table("condition", "status", "reason", "message")
+    for item in state.conditions:
+        conditions.add_row(item.type, item.status, item.reason, item.message)
+    console.print(conditions)
+    groups = Table("replica", "incarnation", "revision", "role", "state", "restarts", "nodes")
+    for group in state.groups:
+        groups.add_row(
+            str(group.index),
+            str(group.incarnation),
+            group.revision,
+            group.role,
+            group.state,
+            str(group.restarts),
+            ", ".join(group.nodes),
+        )
+    console.print(groups)

@@ -1,0 +1,1 @@
+"""The loop: settings, queue, lease and the reconcile that ties observe to report."""

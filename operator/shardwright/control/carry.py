@@ -1,0 +1,181 @@
+"""From intents to writes: the plan's words become manifests and patches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwright.api import names
+from shardwright.api.settings import Settings
+from shardwright.apply.writes import Apply, Create, Delete, Patch, Together, Write
+from shardwright.observe.world import DeploymentView, PodView
+from shardwright.plan import revisions
+from shardwright.plan.groups import Placed, stage_of
+from shardwright.plan.situation import (
+    AdoptStep,
+    CreatePods,
+    CreateStep,
+    DeletePod,
+    DropStep,
+    FinishPlacement,
+    Intent,
+    KeepChildren,
+    LetServe,
+    MakeRevision,
+    PruneRevision,
+    RaiseRevision,
+    WriteRecord,
+)
+from shardwright.render import jobs, patches, pods, records, services
+from shardwright.render.common import Owner, labels
+from shardwright.render.runner import runner_config_map_name
+
+
+class Carrier:
+    """Renders the intents of one deployment."""
+
+    def __init__(self, view: DeploymentView, settings: Settings, *, spread: bool | None) -> None:
+        self._view = view
+        self._settings = settings
+        self._owner = Owner(view.name, view.uid)
+        self._spread = spread
+
+    def writes(self, intents: Sequence[Intent]) -> list[Write | Together]:
+        """Writes in the intents' order; placements are not here, the placer decides them."""
+        found: list[Write | Together] = []
+        for intent in intents:
+            written = self._write(intent)
+            if len(written) == 1:
+                found.append(written[0])
+            elif written:
+                found.append(Together(tuple(written)))
+        return found
+
+    def _write(self, intent: Intent) -> Sequence[Write]:
+        match intent:
+            case MakeRevision() | RaiseRevision() | PruneRevision() | WriteRecord():
+                return [self._known(intent)]
+            case CreateStep() | AdoptStep() | DropStep():
+                return [self._step(intent)]
+            case CreatePods():
+                return self._pods(intent)
+            case FinishPlacement(group):
+                placed = group.placement
+                if placed is None:
+                    return []
+                return self.placements([pod for pod in group.pods if pod.gated], placed)
+            case LetServe(group):
+                return [
+                    self._patch(
+                        "Pod",
+                        pod.name,
+                        pod.uid,
+                        patches.serve_patch(pod.uid, leader=stage_of(pod) == 0),
+                    )
+                    for pod in group.pods
+                ]
+            case DeletePod(pod, grace):
+                return [Delete("Pod", pod.namespace, pod.name, pod.uid, grace)]
+            case KeepChildren(minimum):
+                return self._children(minimum)
+            case _:
+                return []
+
+    def _known(self, intent: MakeRevision | RaiseRevision | PruneRevision | WriteRecord) -> Write:
+        match intent:
+            case MakeRevision(revision):
+                return Create("ControllerRevision", self._revision(revision), self._view.uid)
+            case RaiseRevision(revision, number):
+                op = {"op": "replace", "path": "/revision", "value": number}
+                return self._patch("ControllerRevision", revision.name, revision.uid, [op])
+            case PruneRevision(revision):
+                return self._delete("ControllerRevision", revision.name, revision.uid)
+            case WriteRecord(record, claim):
+                return Apply("ConfigMap", records.record_body(record, claim))
+
+    def _step(self, intent: CreateStep | AdoptStep | DropStep) -> Write:
+        match intent:
+            case CreateStep():
+                return self._job(intent)
+            case AdoptStep(job):
+                ops = patches.adopt_patch(job.uid, self._owner)
+                return self._patch("Job", job.name, job.uid, ops)
+            case DropStep(job, alone):
+                if alone:
+                    return self._delete("Job", job.name, job.uid)
+                ops = patches.disown_patch(job.uid, job.owners, self._view.uid)
+                return self._patch("Job", job.name, job.uid, ops)
+
+    def placements(self, gated: Sequence[PodView], placed: Placed) -> list[Write]:
+        """Pin and lift the gate of each pod; all of them carry the whole placement."""
+        return [
+            self._patch(
+                "Pod",
+                pod.name,
+                pod.uid,
+                patches.placement_patch(
+                    pod.uid, placed.nodes[stage_of(pod)], placed.dump(), [names.SCHEDULING_GATE]
+                ),
+            )
+            for pod in gated
+        ]
+
+    def resume(self, job_name: str, job_uid: str, node: str) -> Write:
+        """Pin a suspended Job and let it run."""
+        return self._patch("Job", job_name, job_uid, patches.resume_patch(job_uid, node))
+
+    def _patch(self, kind: str, name: str, uid: str, ops: Sequence[Mapping[str, Any]]) -> Patch:
+        return Patch(kind, self._view.namespace, name, uid, ops)
+
+    def _delete(self, kind: str, name: str, uid: str) -> Delete:
+        return Delete(kind, self._view.namespace, name, uid)
+
+    def _revision(self, revision: revisions.Revision) -> dict[str, Any]:
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "ControllerRevision",
+            "metadata": {
+                "name": revision.name,
+                "namespace": self._view.namespace,
+                "labels": labels({names.LABEL_DEPLOYMENT: self._view.name}),
+                "ownerReferences": [self._owner.reference(controller=True)],
+            },
+            "data": revisions.dump(revision.resolved),
+            "revision": revision.number,
+        }
+
+    def _job(self, intent: CreateStep) -> Write:
+        body = jobs.step_job(
+            intent.artifact,
+            attempt=intent.attempt,
+            owners=[self._owner],
+            spec=intent.spec,
+            claim=intent.claim,
+            settings=self._settings,
+            runner_config_map=runner_config_map_name(),
+        )
+        return Create("Job", body)
+
+    def _pods(self, intent: CreatePods) -> Sequence[Write]:
+        identity = pods.GroupIdentity(
+            namespace=self._view.namespace,
+            owner=self._owner,
+            replica=intent.wish.index,
+            incarnation=intent.wish.incarnation,
+            revision=intent.wish.revision,
+            serving=intent.serving,
+            spread=self._spread,
+        )
+        rendered = pods.group_pods(intent.resolved, identity, runner_config_map_name())
+        return [Create("Pod", rendered[stage], self._view.uid) for stage in intent.stages]
+
+    def _children(self, minimum: int) -> Sequence[Write]:
+        namespace = self._view.namespace
+        return [
+            Apply("Service", services.ranks_service(namespace, self._owner)),
+            Apply("Service", services.leader_service(namespace, self._owner)),
+            Apply(
+                "PodDisruptionBudget",
+                services.disruption_budget(namespace, self._owner, minimum_available=minimum),
+            ),
+        ]

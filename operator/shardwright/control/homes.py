@@ -1,0 +1,307 @@
+"""Homes for what a pass wants placed: builds the requests, asks the placer, words the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from shardwright.api.names import GPU_RESOURCE, HOSTNAME_LABEL
+from shardwright.api.spec import BuildOn, LLMDeploymentSpec, StagePlacement, Toleration
+from shardwright.apply.writes import Together, Write
+from shardwright.control.carry import Carrier
+from shardwright.control.placer import Placer, Queued, Ticket
+from shardwright.control.queue import Key
+from shardwright.control.store import Store
+from shardwright.observe.world import ClaimView, Resources
+from shardwright.plan.conditions import Outcome
+from shardwright.plan.groups import Placed
+from shardwright.plan.placement import (
+    NoRoom,
+    Placement,
+    PlacementRequest,
+    order_of_placement,
+)
+from shardwright.plan.situation import Decision, PlaceGroup, PlaceStep, Situation
+from shardwright.resolved import Resolved
+
+_GPU_TAINT = Toleration(key=GPU_RESOURCE, operator="Exists")
+
+
+class Homes:
+    """One pass's placements."""
+
+    def __init__(self, key: Key, placer: Placer, store: Store, situation: Situation) -> None:
+        self._key = key
+        self._placer = placer
+        self._store = store
+        self._situation = situation
+        self._group: tuple[PlaceGroup, Placement | NoRoom | Queued] | None = None
+        self._step: tuple[PlaceStep, str | NoRoom | Queued] | None = None
+        self._promised: list[str] = []
+        self._borrow = ""
+
+    @property
+    def spread(self) -> bool | None:
+        """Whether stages go to different nodes: None leaves it to the spec, where Auto spreads."""
+        spec = self._situation.spec
+        if spec is None or spec.placement.pipeline_stages is not StagePlacement.AUTO:
+            return None
+        return spreads(spec, self._situation)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether this deployment must be woken when capacity or inventory changes."""
+        conditions = self._situation.status.conditions
+        refused = any(item.type == "Accepted" and item.status == "False" for item in conditions)
+        answers = [found[1] for found in (self._group, self._step) if found is not None]
+        return refused or any(isinstance(answer, NoRoom | Queued) for answer in answers)
+
+    @property
+    def announced(self) -> bool:
+        """Whether a loan was announced, to be taken in the next pass."""
+        return bool(self._borrow)
+
+    def move_possible(self) -> bool:
+        """Whether a group on a cordoned node would find free GPUs elsewhere; asked only then."""
+        situation = self._situation
+        nodes = situation.nodes
+        for pod in situation.pods:
+            node = nodes.get(pod.node)
+            if node is None or not node.unschedulable or not pod.ready:
+                continue
+            revision = situation.revision(pod.labels.get("shardwright.dev/revision", ""))
+            if revision is None:
+                continue
+            request = self._request(revision.resolved, pod.requests, (), frozenset())
+            return self._placer.could_place(request)
+        return False
+
+    def find(self, decision: Decision) -> None:
+        """Decide the placements that the pass asks for."""
+        self._find_group(decision)
+        self._find_step(decision)
+        if not any(isinstance(item, PlaceGroup) for item in decision.intents):
+            self._placer.forget(self._key, step=False)
+        if not any(isinstance(item, PlaceStep) for item in decision.intents):
+            self._placer.forget(self._key, step=True)
+        self._borrow = self._loan(decision)
+
+    def _find_group(self, decision: Decision) -> None:
+        wanted = next((item for item in decision.intents if isinstance(item, PlaceGroup)), None)
+        if wanted is None:
+            return
+        pods = wanted.group.pods
+        others = frozenset(
+            node
+            for group in decision.findings.groups
+            if group.index != wanted.group.index
+            for node in group.nodes
+            if node
+        )
+        request = self._request(wanted.resolved, pods[0].requests, wanted.wish.avoid, others)
+        priority = max(pod.priority for pod in pods)
+        created = self._situation.deployment.created
+        ticket = Ticket(
+            self._key, request, order_of_placement(priority, created), self._label("replica")
+        )
+        uids = [pod.uid for pod in pods]
+        answer = self._placer.place_group(ticket, uids)
+        if isinstance(answer, Placement):
+            self._promised += uids
+        self._group = (wanted, answer)
+
+    def _find_step(self, decision: Decision) -> None:
+        wanted = next((item for item in decision.intents if isinstance(item, PlaceStep)), None)
+        if wanted is None:
+            return
+        artifact, spec, job = wanted.artifact, wanted.spec, wanted.job
+        claim = self._situation.claims.get(spec.storage.claim_name)
+        request = PlacementRequest(
+            product=artifact.product,
+            gpus_per_pod=artifact.gpus,
+            stages=1,
+            per_pod=_without_gpus(job.requests),
+            # A fetch takes no GPU, but in many clusters every node has some.
+            tolerations=[*spec.placement.tolerations, _GPU_TAINT],
+            node_selector={**spec.placement.node_selector, **self._one_node(claim)},
+            spread=False,
+            avoid=frozenset(wanted.avoid),
+            node_terms=claim.node_terms if claim is not None else (),
+        )
+        created = self._situation.deployment.created
+        ticket = Ticket(
+            self._key,
+            request,
+            order_of_placement(0, created, is_step=True),
+            self._label(f"step {artifact.step}"),
+        )
+        answer = self._placer.place_step(ticket, job.uid)
+        if isinstance(answer, str):
+            self._promised.append(job.uid)
+        self._step = (wanted, answer)
+
+    def _label(self, what: str) -> str:
+        return f"a {what} of {self._key.namespace}/{self._key.name}"
+
+    def _request(
+        self,
+        resolved: Resolved,
+        per_pod: Resources,
+        avoid: Iterable[str],
+        others: frozenset[str],
+    ) -> PlacementRequest:
+        spec = resolved.spec
+        claim = self._situation.claims.get(spec.storage.claim_name)
+        return PlacementRequest(
+            product=spec.gpu.product,
+            gpus_per_pod=resolved.tensor,
+            stages=resolved.pipeline,
+            per_pod=_without_gpus(per_pod),
+            tolerations=spec.placement.tolerations,
+            node_selector={**spec.placement.node_selector, **self._one_node(claim)},
+            spread=spreads(spec, self._situation),
+            levels=resolved.levels,
+            avoid=frozenset(avoid),
+            sibling_nodes=others,
+            node_terms=claim.node_terms if claim is not None else (),
+        )
+
+    def _one_node(self, claim: ClaimView | None) -> dict[str, str]:
+        """A volume for one node holds all its pods on that node once one of them is there."""
+        if claim is None or claim.shared:
+            return {}
+        homes = sorted(
+            {pod.node or pod.pin for pod in self._situation.pods if not pod.finished} - {""}
+        )
+        node = self._situation.nodes.get(homes[0]) if homes else None
+        return {HOSTNAME_LABEL: node.labels.get(HOSTNAME_LABEL, node.name)} if node else {}
+
+    def _loan(self, decision: Decision) -> str:
+        """Which serving group gives way, when the candidate finds no room and may borrow."""
+        spec, findings = self._situation.spec, decision.findings
+        refused = [found[1] for found in (self._group, self._step) if found is not None]
+        if (
+            spec is None
+            or spec.rollout.build_on is not BuildOn.BORROW
+            or decision.memory.borrowed
+            or findings.target_proven
+            or not any(isinstance(answer, NoRoom) for answer in refused)
+        ):
+            return ""
+        serving = [group for group in findings.groups if group.serving]
+        ready = sum(group.ready for group in serving)
+        if not serving or ready - 1 < spec.replicas - spec.rollout.max_unavailable:
+            return ""
+        lent = min(serving, key=lambda group: (group.ready, -group.index))
+        return f"replica {lent.index} on {', '.join(lent.nodes)}"
+
+    def writes(self, carrier: Carrier) -> list[Write | Together]:
+        """Pins and lifted gates, and resumed Jobs."""
+        found: list[Write | Together] = []
+        if self._group is not None:
+            wanted, answer = self._group
+            if isinstance(answer, Placement):
+                hosts = self._hostnames(answer.nodes)
+                placed = Placed(hosts, self._situation.now)
+                found.append(Together(tuple(carrier.placements(wanted.group.pods, placed))))
+        if self._step is not None:
+            step, node = self._step
+            if isinstance(node, str):
+                host = self._hostnames([node])[0]
+                found.append(carrier.resume(step.job.name, step.job.uid, host))
+        return found
+
+    def _hostnames(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        """The values of the nodes' hostname labels, which need not be their names."""
+        known = self._situation.nodes
+        return tuple(known[node].labels.get(HOSTNAME_LABEL, node) for node in nodes)
+
+    def settle(self) -> None:
+        """The writes are through: what they say is in the store now, or is not true."""
+        self._placer.free_of_promise(self._promised)
+
+    def outcome(self, quota: str) -> Outcome:
+        """What came of it, for status."""
+        no_room = queued = step_room = ""
+        candidate = False
+        placed: dict[int, Sequence[str]] = {}
+        if self._group is not None:
+            wanted, answer = self._group
+            if isinstance(answer, NoRoom):
+                candidate = wanted.candidate
+                no_room = answer.message() + (self._advice() if candidate else "")
+            elif isinstance(answer, Queued):
+                queued = f"there would be room, but {answer.behind} comes first"
+            else:
+                placed[wanted.group.index] = answer.nodes
+        if self._step is not None:
+            step, found = self._step
+            if isinstance(found, NoRoom):
+                step_room = f"step {step.artifact.step}: {found.message()}{self._advice()}"
+            elif isinstance(found, Queued):
+                queued = f"there would be room, but {found.behind} comes first"
+        return Outcome(
+            no_room=no_room,
+            no_room_candidate=candidate,
+            no_room_for_step=step_room,
+            queued_behind=queued,
+            quota=quota,
+            borrow=self._borrow,
+            placed=placed,
+        )
+
+    def _advice(self) -> str:
+        spec = self._situation.spec
+        if spec is None or spec.rollout.build_on is BuildOn.BORROW:
+            return ""
+        if not any(pod.ready for pod in self._situation.pods):
+            return ""
+        return (
+            ", or set spec.rollout.buildOn: Borrow to let a serving replica give way within "
+            f"maxUnavailable ({spec.rollout.max_unavailable})"
+        )
+
+
+def spreads(spec: LLMDeploymentSpec, situation: Situation) -> bool:
+    """Whether stages go to different nodes.
+
+    Auto spreads, since TP takes the node's NVLink domain and stages only pass activations on;
+    where GPUs have no NVLink a shared node is nearer than any network.
+    """
+    if spec.placement.pipeline_stages is not StagePlacement.AUTO:
+        return spec.placement.pipeline_stages is StagePlacement.SPREAD
+    of_product = [
+        node.gpu for node in situation.nodes.values() if node.gpu.product == spec.gpu.product
+    ]
+    linked = any(gpu.nvlink_size for gpu in of_product)
+    roomy = any(gpu.capacity >= spec.world_size for gpu in of_product)
+    return linked or not roomy
+
+
+def _without_gpus(requests: Resources) -> Resources:
+    """Requests besides GPUs, which the placement counts by itself."""
+    return Resources(
+        cpu_millis=requests.cpu_millis,
+        memory_bytes=requests.memory_bytes,
+        ephemeral_bytes=requests.ephemeral_bytes,
+        pods=1,
+        other=requests.other,
+    )
+
+
+def interests(situation: Situation, decision: Decision) -> set[tuple[str, str]]:
+    """(claim uid, key) of every artifact whose record or Job concerns this deployment."""
+    found: set[tuple[str, str]] = set()
+    revisions = [*situation.revisions]
+    if decision.findings.target is not None:
+        revisions.append(decision.findings.target)
+    for revision in revisions:
+        resolved = revision.resolved
+        found |= {(resolved.claim_uid, artifact.key) for artifact in resolved.artifacts}
+        found.add((resolved.claim_uid, resolved.proof_key))
+    fetching = decision.findings.fetching
+    spec = situation.spec
+    if fetching is not None and fetching.artifact is not None and spec is not None:
+        claim = situation.claims.get(spec.storage.claim_name)
+        if claim is not None:
+            found.add((claim.uid, fetching.artifact.key))
+    return found

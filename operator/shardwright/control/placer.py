@@ -1,0 +1,147 @@
+"""Who gets which node: one decision at a time over the whole cluster.
+
+A decision reads what is taken, less what others who come first would get, and makes its promise in
+the same breath: nothing is awaited in between, so no lock is needed. A promise lives until the
+write that carries it is in the store (or has failed); all else is derived from the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from shardwright.control.queue import Key
+from shardwright.control.store import Store
+from shardwright.observe.world import NodeView, Resources
+from shardwright.plan.placement import (
+    NoRoom,
+    Placement,
+    PlacementRequest,
+    place_group,
+    place_step,
+)
+
+Order = tuple[int, float, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Something that waits for a place."""
+
+    key: Key
+    request: PlacementRequest
+    order: Order
+    label: str
+
+    @property
+    def slot(self) -> tuple[Key, bool]:
+        """One group and one step of a key may wait."""
+        return self.key, self.order[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """There would be room, but others come first."""
+
+    behind: str
+
+
+@dataclass(slots=True)
+class Placer:
+    """Places groups and steps; remembers who waits, and promises under way."""
+
+    store: Store
+    waiting: dict[tuple[Key, bool], Ticket] = field(default_factory=dict)
+    promises: dict[str, tuple[str, Resources]] = field(default_factory=dict)
+    placed: int = 0
+
+    def forget(self, key: Key, *, step: bool) -> None:
+        """A key's group (or its step) no longer waits for a place."""
+        self.waiting.pop((key, step), None)
+
+    def free_of_promise(self, uids: Sequence[str]) -> None:
+        """The writes for these pods or Jobs have come through, or failed."""
+        for uid in uids:
+            self.promises.pop(uid, None)
+
+    def used(self) -> dict[str, Resources]:
+        """What is taken on each node, promises included."""
+        taken = dict(self.store.usage.by_node())
+        for node, resources in self.promises.values():
+            taken[node] = taken.get(node, Resources()) + resources
+        return taken
+
+    def place_group(self, ticket: Ticket, uids: Sequence[str]) -> Placement | NoRoom | Queued:
+        """Nodes for all pods of a group (`uids` by stage), promised at once."""
+        found = self._decide(ticket)
+        if isinstance(found, Placement):
+            self._promise(uids, found.nodes, ticket.request)
+        return found
+
+    def place_step(self, ticket: Ticket, uid: str) -> str | NoRoom | Queued:
+        """A node for a step's pod, promised at once."""
+        found = self._decide(ticket, step=True)
+        if isinstance(found, Placement):
+            self._promise([uid], found.nodes, ticket.request)
+            return found.nodes[0]
+        return found
+
+    def could_place(self, request: PlacementRequest) -> bool:
+        """Whether a group would fit now; nothing is promised."""
+        return isinstance(place_group(request, self.store.nodes.values(), self.used()), Placement)
+
+    def _promise(
+        self, uids: Sequence[str], nodes: Sequence[str], request: PlacementRequest
+    ) -> None:
+        each = replace(request.per_pod, gpus=request.gpus_per_pod, pods=1)
+        for uid, node in zip(uids, nodes, strict=True):
+            self.promises[uid] = (node, each)
+        self.placed += 1
+
+    def _decide(self, ticket: Ticket, *, step: bool = False) -> Placement | NoRoom | Queued:
+        nodes = list(self.store.nodes.values())
+        used = self.used()
+        alone = _try(ticket.request, nodes, used, step=step)
+        if isinstance(alone, NoRoom):
+            self.waiting[ticket.slot] = ticket
+            return alone
+        ahead = sorted(
+            (
+                other
+                for other in self.waiting.values()
+                if other.slot != ticket.slot and other.order < ticket.order
+            ),
+            key=lambda other: other.order,
+        )
+        first = ""
+        for other in ahead:
+            # Those ahead that fit now take their place first; those that do not fit hold nothing.
+            is_step = other.order[2]
+            got = _try(other.request, nodes, used, step=is_step)
+            if isinstance(got, Placement):
+                first = first or other.label
+                each = replace(other.request.per_pod, gpus=other.request.gpus_per_pod, pods=1)
+                for node in got.nodes:
+                    used[node] = used.get(node, Resources()) + each
+        if first:
+            alone = _try(ticket.request, nodes, used, step=step)
+            if isinstance(alone, NoRoom):
+                self.waiting[ticket.slot] = ticket
+                return Queued(first)
+        self.waiting.pop(ticket.slot, None)
+        return alone
+
+
+def _try(
+    request: PlacementRequest,
+    nodes: Sequence[NodeView],
+    used: Mapping[str, Resources],
+    *,
+    step: bool,
+) -> Placement | NoRoom:
+    if not step:
+        return place_group(request, nodes, used)
+    found = place_step(request, nodes, used)
+    if isinstance(found, NoRoom):
+        return found
+    return Placement(nodes=(found,), level="", domain="", reasons=())

@@ -1,0 +1,151 @@
+"""One pass for one key: observe → plan → place → render → apply → report.
+
+Read `_deployment` top to bottom: it is the operator. Everything that decides is pure and lives in
+`plan`; everything that writes goes through the executor; status is written in one place, at the
+end, and only when it changed.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from shardwright.api import names
+from shardwright.api.status import LLMDeploymentStatus
+from shardwright.apply.client import Cluster
+from shardwright.apply.kinds import SECRET
+from shardwright.apply.writes import ApplyStatus, Create, Together, Write
+from shardwright.control.carry import Carrier
+from shardwright.control.collect import Collector
+from shardwright.control.homes import Homes, interests
+from shardwright.control.loop import Parts
+from shardwright.control.placer import Placer
+from shardwright.control.queue import Key, Result
+from shardwright.control.situate import SecretThere, Situator
+from shardwright.control.transitions import transitions
+from shardwright.observe.world import DeploymentView
+from shardwright.plan.deployment import after_quota, decide
+from shardwright.plan.report import report
+from shardwright.plan.situation import CreatePods, CreateStep, Decision, Situation
+from shardwright.render.runner import runner_config_map, runner_config_map_name
+
+_log = structlog.get_logger(__name__)
+SOON_SECONDS = 0.001
+QUOTA_SECONDS = 30.0
+
+
+class Reconciler:
+    """Makes the passes; called by the queue's workers, one at a time for a key."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.store = parts.store
+        self.executor = parts.executor
+        self.settings = parts.settings
+        self.metrics = parts.metrics
+        self.situator = Situator(parts.store, parts.settings, _secret_there(parts.cluster))
+        self.placer = Placer(parts.store)
+        self.collector = Collector(parts.store, parts.executor, parts.settings)
+
+    async def __call__(self, key: Key) -> Result:
+        """One pass."""
+        if key.kind == "deployment":
+            return await self._deployment(key)
+        if key.kind == "claim":
+            return await self.collector.claim(key)
+        return await self.collector.namespace(key)
+
+    async def _deployment(self, key: Key) -> Result:
+        view = self.store.deployment(key.namespace, key.name)
+        if view is None or view.deleting:
+            self._forget(key, view)
+            return Result()
+        situation = await self.situator.situation(view)
+        homes = Homes(key, self.placer, self.store, situation)
+        decision = decide(situation, move_possible=homes.move_possible())
+        homes.find(decision)
+        carrier = Carrier(view, self.settings, spread=homes.spread)
+        writes = [
+            *self._runner(view, decision),
+            *carrier.writes(decision.intents),
+            *homes.writes(carrier),
+        ]
+        try:
+            done = await self.executor.execute(writes, by=key)
+        finally:
+            homes.settle()
+        self.store.wait_for_capacity(key, homes.waiting or bool(done.quota))
+        self.store.needs(key, interests(situation, decision))
+        if done.stale:
+            return Result(requeue=True)
+        decision = after_quota(situation, decision, done.quota)
+        status = report(situation, decision, homes.outcome(done.quota))
+        wrote = await self._status(key, view, situation, status)
+        if not wrote or done.blocked:
+            return Result(requeue=True)
+        if done.quota:
+            return Result(requeue_after=QUOTA_SECONDS)
+        if decision.remembered or done.done or homes.announced:
+            return Result(requeue_after=SOON_SECONDS)
+        return Result(requeue_after=decision.requeue)
+
+    def _forget(self, key: Key, view: DeploymentView | None) -> None:
+        """The object is gone or going: garbage collection takes what it owned."""
+        if view is not None:
+            self.situator.forget(view.uid)
+        for step in (False, True):
+            self.placer.forget(key, step=step)
+        self.store.wait_for_capacity(key, False)  # noqa: FBT003 - a state
+        self.store.needs(key, ())
+        self.metrics.forget(key.namespace, key.name)
+
+    def _runner(self, view: DeploymentView, decision: Decision) -> list[Write]:
+        """The namespace's runner, before the first pod that mounts it."""
+        if not any(isinstance(intent, CreatePods | CreateStep) for intent in decision.intents):
+            return []
+        current = runner_config_map_name()
+        if any(item.name == current for item in self.store.runners_in(view.namespace)):
+            return []
+        return [Create("ConfigMap", runner_config_map(view.namespace))]
+
+    async def _status(
+        self, key: Key, view: DeploymentView, situation: Situation, status: LLMDeploymentStatus
+    ) -> bool:
+        """Write status if it changed, then tell of transitions; False when it was out of date.
+
+        The resourceVersion that the pass read goes along: a status is never written over an object
+        that has changed since.
+        """
+        old = situation.status
+        if status == old:
+            return True
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {
+                "name": view.name,
+                "namespace": view.namespace,
+                "uid": view.uid,
+                "resourceVersion": str(view.resource_version),
+            },
+            "status": status.model_dump(by_alias=True, mode="json", exclude_none=True),
+        }
+        written = await self.executor.execute([ApplyStatus(body)], by=key)
+        if written.stale:
+            return False
+        posts = transitions(view, old, status, situation.now)
+        for post in posts:
+            _log.info(post.reason, note=post.note, generation=view.generation)
+        if posts:
+            await self.executor.execute([Together(tuple(posts))], by=key)
+        fresh = self.store.deployment(view.namespace, view.name)
+        if fresh is not None:
+            self.metrics.deployment(fresh)
+        return True
+
+
+def _secret_there(cluster: Cluster) -> SecretThere:
+    """Asks whether a Secret exists; its content is never read."""
+
+    async def there(namespace: str, name: str) -> bool:
+        return await cluster.exists(SECRET, namespace, name)
+
+    return there

@@ -1,0 +1,183 @@
+"""From the store to a Situation: one deployment's part of the world, as plain frozen data.
+
+Reading a spec and a revision's data is the costly part of a pass, and neither changes under its
+generation or uid: what was read is kept.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+
+from pydantic import ValidationError
+
+from shardwright.api.settings import Settings
+from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.api.status import LLMDeploymentStatus
+from shardwright.control.store import Store
+from shardwright.observe.world import ClaimView, DeploymentView, NodeView, PodView, RevisionView
+from shardwright.plan.resolve import source_claim
+from shardwright.plan.revisions import Revision, read, spec_digest
+from shardwright.plan.situation import Situation
+
+SECRET_SECONDS = 60.0
+FLEET_WINDOW_SECONDS = 60.0
+
+SecretThere = Callable[[str, str], Awaitable[bool]]
+
+
+class Situator:
+    """Builds Situations; keeps what was parsed."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        secret_there: SecretThere,
+        *,
+        clock: Callable[[], float] = time.time,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._secret_there = secret_there
+        self._clock = clock
+        self._jitter = jitter
+        self._specs: dict[str, tuple[int, LLMDeploymentSpec | None, str, str]] = {}
+        self._revisions: dict[str, Revision] = {}
+        self._secrets: dict[tuple[str, str], tuple[float, bool]] = {}
+
+    def forget(self, uid: str) -> None:
+        """A deployment is gone."""
+        self._specs.pop(uid, None)
+
+    async def situation(self, view: DeploymentView) -> Situation:
+        """What is known of one deployment now."""
+        store = self._store
+        spec, error, digest = self._spec(view)
+        # Asked first: from here on nothing is awaited, so that all of it is of one moment.
+        missing = await self._missing_secrets(view, spec)
+        revisions = self._read(store.revisions_of(view.uid))
+        claims = self._claims(view, spec, revisions)
+        uids = {claim.uid for claim in claims.values()} | {
+            revision.resolved.claim_uid for revision in revisions
+        }
+        jobs = tuple(job for uid in sorted(uids) for job in store.jobs_on(uid))
+        nodes = store.nodes
+        now = self._clock()
+        return Situation(
+            now=now,
+            jitter=self._jitter(),
+            settings=self._settings,
+            deployment=view,
+            spec=spec,
+            spec_error=error,
+            spec_digest=digest,
+            status=LLMDeploymentStatus.model_validate(view.status or {}),
+            claims=claims,
+            missing_secrets=missing,
+            revisions=revisions,
+            pods=store.pods_of(view.uid),
+            jobs=jobs,
+            job_pods={job.uid: self._pods_of_job(job.uid) for job in jobs},
+            records={
+                (record.claim_uid, record.step, record.key): record
+                for uid in uids
+                for record in store.records_on(uid)
+            },
+            nodes=nodes,
+            fleet_lost=fleet_lost(nodes, now),
+        )
+
+    def _pods_of_job(self, uid: str) -> tuple[PodView, ...]:
+        return self._store.pods_of(uid)
+
+    def _spec(self, view: DeploymentView) -> tuple[LLMDeploymentSpec | None, str, str]:
+        known = self._specs.get(view.uid)
+        if known is not None and known[0] == view.generation:
+            return known[1:]
+        spec, error = parse_spec(view.spec)
+        digest = spec_digest(spec) if spec is not None else ""
+        self._specs[view.uid] = (view.generation, spec, error, digest)
+        return spec, error, digest
+
+    def _read(self, views: tuple[RevisionView, ...]) -> tuple[Revision, ...]:
+        found = []
+        for view in views:
+            known = self._revisions.get(view.uid)
+            known = read(view) if known is None else replace(known, number=view.number)
+            self._revisions[view.uid] = known
+            found.append(known)
+        return tuple(sorted(found, key=lambda revision: (revision.number, revision.name)))
+
+    def _claims(
+        self,
+        view: DeploymentView,
+        spec: LLMDeploymentSpec | None,
+        revisions: tuple[Revision, ...],
+    ) -> dict[str, ClaimView]:
+        """Claims by name: the spec's, its model's, and those of its revisions."""
+        names = {revision.resolved.spec.storage.claim_name for revision in revisions}
+        if spec is not None:
+            names |= {spec.storage.claim_name, source_claim(spec)}
+        names.discard("")
+        found = {name: self._store.claim(view.namespace, name) for name in sorted(names)}
+        return {name: claim for name, claim in found.items() if claim is not None}
+
+    async def _missing_secrets(
+        self, view: DeploymentView, spec: LLMDeploymentSpec | None
+    ) -> tuple[str, ...]:
+        """Secrets that the spec names and that are not there; asked anew once a minute."""
+        if spec is None:
+            return ()
+        names = [secret.name for secret in spec.pod.image_pull_secrets]
+        if spec.model.secret_ref is not None:
+            names.insert(0, spec.model.secret_ref.name)
+        missing = []
+        for name in names:
+            place = (view.namespace, name)
+            at, there = self._secrets.get(place, (0.0, False))
+            now = self._clock()
+            # A missing one is asked for at every pass: someone is waiting for it.
+            if not there or now - at > SECRET_SECONDS:
+                there = await self._secret_there(*place)
+                self._secrets[place] = (now, there)
+            if not there:
+                missing.append(name)
+        return tuple(missing)
+
+
+def parse_spec(raw: Mapping[str, object]) -> tuple[LLMDeploymentSpec | None, str]:
+    """The spec and an empty string, or None and what is wrong, field by field."""
+    try:
+        return LLMDeploymentSpec.read(raw), ""
+    except ValidationError as error:
+        told = [
+            f"spec.{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
+            f" (given: {str(item['input'])[:80]})"
+            for item in error.errors(include_url=False)
+        ]
+        more = f" and {len(told) - 3} more" if len(told) > 3 else ""  # noqa: PLR2004
+        return None, "; ".join(told[:3]) + more
+
+
+def fleet_lost(nodes: Mapping[str, NodeView], now: float) -> bool:
+    """Whether more than half of the GPU nodes went within a minute.
+
+    Then the fault is more likely between the control plane and its nodes than in every node, and
+    replacing everything at once would make an outage of it.
+    """
+    gpu_nodes = [node for node in nodes.values() if node.gpu.capacity]
+    lost = sorted(node.not_ready_since for node in gpu_nodes if node.not_ready_since is not None)
+    half = len(gpu_nodes) // 2 + 1
+    if len(gpu_nodes) < 3 or len(lost) < half:  # noqa: PLR2004 - of two nodes one is no majority
+        return False
+    return (
+        any(
+            lost[index + half - 1] - lost[index] <= FLEET_WINDOW_SECONDS
+            for index in range(len(lost) - half + 1)
+        )
+        and now - lost[0] < FLEET_WINDOW_SECONDS * 10
+    )
