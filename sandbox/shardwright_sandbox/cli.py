@@ -1,0 +1,127 @@
+"""`python -m shardwright_sandbox up|down|status|kubeconfig`: a sandbox to try things in by hand."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from shardwright_sandbox.cluster import Sandbox
+from shardwright_sandbox.cluster import stop as stop_sandbox
+from shardwright_sandbox.config import Layout, SandboxConfig
+from shardwright_sandbox.crds import apply_crds
+from shardwright_sandbox.errors import SandboxError
+from shardwright_sandbox.fleet import load_fleet
+from shardwright_sandbox.nodes import make_nodes
+from shardwright_sandbox.processes import Processes
+from shardwright_sandbox.progress import Progress
+from shardwright_sandbox.rest import rest_of
+from shardwright_sandbox.storage import RWX, make_claim
+
+FLEETS = Path(__file__).resolve().parents[1] / "fleets"
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+State = Annotated[Path, typer.Option("--state", help="folder of the sandbox")]
+_STATE = Path(".sandbox")
+
+
+@app.command()
+def up(
+    state: State = _STATE,
+    nodes: Annotated[Path, typer.Option(help="fleet file")] = FLEETS / "demo.yaml",
+    operator: Annotated[bool, typer.Option(help="run the operator as a process")] = True,  # noqa: FBT002 - a flag
+    audit: Annotated[bool, typer.Option(help="write audit.log")] = False,  # noqa: FBT002 - a flag
+    node_grace: Annotated[int, typer.Option(help="seconds until a silent node is dead")] = 16,
+) -> None:
+    """Start a cluster with the nodes of a fleet file; what runs already is kept."""
+    progress = Progress()
+    fleet = load_fleet(nodes)
+    config = SandboxConfig(audit=audit, node_grace_seconds=node_grace)
+    sandbox = Sandbox.start(state, config, progress=progress)
+    names = make_nodes(sandbox.api, fleet, exist_ok=True)
+    progress.say(f"{len(names)} nodes are there")
+    if applied := apply_crds(sandbox.api):
+        progress.say(f"applied {', '.join(applied)}")
+    if operator and sandbox.layout is not None and not _runs(sandbox.layout, "operator"):
+        sandbox.start_operator()
+        progress.say(f"the operator runs; its log is {sandbox.layout.logs / 'operator.log'}")
+    elif operator and sandbox.layout is None:
+        progress.say("the cluster is not a sandbox of this machine: no operator was started")
+    sandbox.check_after(1.0 if sandbox.started_here else 0.0)
+    progress.say(f"export KUBECONFIG={sandbox.kubeconfig}")
+
+
+@app.command()
+def down(
+    state: State = _STATE,
+    keep_logs: Annotated[bool, typer.Option(help="leave the folder logs/")] = False,  # noqa: FBT002 - a flag
+) -> None:
+    """End every process of the sandbox and remove its files."""
+    there = stop_sandbox(state, keep_logs=keep_logs)
+    Progress().say(f"{state}: " + ("stopped, nothing is left" if there else "no sandbox here"))
+
+
+@app.command()
+def status(state: State = _STATE) -> None:
+    """Show processes and nodes; exit 1 if something has ended, 3 if there is no sandbox."""
+    layout = Layout(state.absolute())
+    if not layout.processes.exists():
+        print(f"no sandbox in {state}")
+        raise typer.Exit(3)
+    table = Table("process", "pid", "state", "log")
+    entries = Processes(layout.processes).entries
+    for entry in entries:
+        alive = "running" if entry.alive() else "ended"
+        table.add_row(entry.name, str(entry.pid), alive, entry.log)
+    console = Console()
+    console.print(table)
+    if not all(entry.alive() for entry in entries):
+        raise typer.Exit(1)
+    rest = rest_of(Sandbox.attach(layout.kubeconfig).api)
+    nodes = Table("node", "product", "GPUs", "zone")
+    for node in rest.get("/api/v1/nodes")["items"]:
+        labels = node["metadata"].get("labels", {})
+        nodes.add_row(
+            node["metadata"]["name"],
+            labels.get("nvidia.com/gpu.product", "-"),
+            node["status"]["allocatable"].get("nvidia.com/gpu", "-"),
+            labels.get("topology.kubernetes.io/zone", "-"),
+        )
+    console.print(nodes)
+
+
+@app.command()
+def kubeconfig(state: State = _STATE) -> None:
+    """Print the path of the kubeconfig, for `export KUBECONFIG=$(…)`."""
+    path = Layout(state.absolute()).kubeconfig
+    if not path.exists():
+        raise SandboxError(f"no sandbox in {state}; start one with `up`")
+    print(path)
+
+
+@app.command()
+def claim(
+    name: str,
+    state: State = _STATE,
+    namespace: Annotated[str, typer.Option("--namespace", "-n")] = "default",
+    mode: Annotated[str, typer.Option(help="ReadWriteMany or ReadWriteOnce")] = RWX,
+) -> None:
+    """Make a claim that is a folder on this machine, and print the folder."""
+    sandbox = Sandbox.attach(Layout(state.absolute()).kubeconfig)
+    print(make_claim(sandbox.api, sandbox.claims, namespace, name, mode=mode))
+
+
+def _runs(layout: Layout, name: str) -> bool:
+    entry = Processes(layout.processes).named(name)
+    return entry is not None and entry.alive()
+
+
+def main() -> None:
+    """The command; our own errors are printed as they are, without a traceback."""
+    try:
+        app()
+    except SandboxError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

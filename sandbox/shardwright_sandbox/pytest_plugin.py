@@ -1,0 +1,112 @@
+"""Fixtures for tests on a real API server.
+
+One control plane serves the whole test session (starting one takes seconds);
+tests keep apart by namespaces, and take the nodes they made away again.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from shardwright_sandbox.cluster import Sandbox
+from shardwright_sandbox.config import SandboxConfig
+from shardwright_sandbox.crds import apply_crds
+from shardwright_sandbox.fleet import Fleet, parse_fleet
+from shardwright_sandbox.namespaces import make_namespace, remove_namespace
+from shardwright_sandbox.nodes import make_nodes, remove_nodes
+from shardwright_sandbox.player.control import PlayerControl
+from shardwright_sandbox.storage import RWX, make_claim, remove_claims
+
+
+@pytest.fixture(scope="session")
+def sandbox_config() -> SandboxConfig:
+    """Settings of the session's sandbox; a conftest.py may override this fixture."""
+    return SandboxConfig(audit=True, die_with_parent=True)
+
+
+@pytest.fixture(scope="session")
+def sandbox(
+    tmp_path_factory: pytest.TempPathFactory, sandbox_config: SandboxConfig
+) -> Iterator[Sandbox]:
+    """A running control plane with the CRDs; `KUBECONFIG`, when set and allowed, instead.
+
+    `SHARDWRIGHT_KEEP_LOGS=1` leaves its logs for a look at a failure.
+    """
+    running = Sandbox.start(tmp_path_factory.mktemp("sandbox"), sandbox_config)
+    try:
+        apply_crds(running.api)
+        yield running
+        running.check()
+    finally:
+        running.stop(keep_logs=bool(os.environ.get("SHARDWRIGHT_KEEP_LOGS")))
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """A namespace of one test, with helpers that know it."""
+
+    name: str
+    sandbox: Sandbox
+
+    def claim(self, name: str = "models", *, mode: str = RWX, zone: str | None = None) -> Path:
+        """A bound claim; its folder."""
+        return make_claim(
+            self.sandbox.api, self.sandbox.claims, self.name, name, mode=mode, zone=zone
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@pytest.fixture
+def namespace(sandbox: Sandbox) -> Iterator[Namespace]:
+    """A fresh namespace, gone with its volumes after the test."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    make_namespace(sandbox.api, name)
+    yield Namespace(name, sandbox)
+    if sandbox.layout is not None:
+        remove_claims(sandbox.api, sandbox.claims, name)
+    remove_namespace(sandbox.api, name)
+
+
+class FleetMaker:
+    """Makes nodes and takes them away after the test."""
+
+    def __init__(self, api: client.ApiClient) -> None:
+        self._api = api
+        self._names: list[str] = []
+
+    def __call__(self, fleet: Fleet | list[dict[str, Any]], **options: Any) -> list[str]:
+        """Make the nodes of a fleet, or of a list of pools as a fleet file has them."""
+        if not isinstance(fleet, Fleet):
+            fleet = parse_fleet({"pools": fleet}, "the test's fleet")
+        self._names += fleet.node_names()
+        return make_nodes(self._api, fleet, **options)
+
+    def remove(self) -> None:
+        """Remove every node made, and the pods on them."""
+        remove_nodes(self._api, self._names)
+        self._names = []
+
+
+@pytest.fixture
+def fleet(sandbox: Sandbox) -> Iterator[FleetMaker]:
+    """Makes nodes for one test: `fleet([{"name": "h100", "count": 2, "gpu": {...}}])`."""
+    maker = FleetMaker(sandbox.api)
+    yield maker
+    maker.remove()
+
+
+@pytest.fixture
+def player(sandbox: Sandbox) -> Iterator[PlayerControl]:
+    """Gives the player orders; all are taken back after the test."""
+    control = PlayerControl(sandbox.api)
+    control.reset()
+    yield control
+    control.reset()
