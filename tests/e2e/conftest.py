@@ -1,0 +1,64 @@
+"""Tests of the whole operator on the sandbox: real control plane, simulated nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.kube import Kube
+from tests.support.operator import Operator
+
+from shardwright_sandbox.cluster import Sandbox
+from shardwright_sandbox.pytest_plugin import FleetMaker, Namespace
+
+
+@pytest.fixture(scope="module")
+def running(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    """One operator for the tests of a module; it must not have logged an error at the end."""
+    operator = Operator(sandbox.kubeconfig_for("sandbox-operator"), tmp_path_factory.mktemp("op"))
+    operator.start().wait()
+    yield operator
+    assert operator.alive, operator.log.read_text(encoding="utf-8")[-5000:]
+    assert operator.stop() == 0
+    assert operator.errors() == []
+
+
+@pytest.fixture
+def make_operator(sandbox: Sandbox, tmp_path: Path) -> Iterator[Callable[..., Operator]]:
+    """Makes operators that a test starts and kills itself; whatever still runs is killed."""
+    made: list[Operator] = []
+
+    def make(**settings: Any) -> Operator:
+        folder = tmp_path / f"operator-{len(made)}"
+        folder.mkdir()
+        operator = Operator(sandbox.kubeconfig_for("sandbox-operator"), folder, **settings)
+        made.append(operator)
+        return operator
+
+    yield make
+    for operator in made:
+        if operator.alive:
+            operator.kill()
+
+
+@pytest.fixture
+def kube(sandbox: Sandbox, namespace: Namespace) -> Kube:
+    """A fresh namespace with a shared claim named `models`."""
+    namespace.claim()
+    return Kube(sandbox.api, namespace.name)
+
+
+@pytest.fixture
+def h100s(fleet: FleetMaker) -> list[str]:
+    """Four nodes of eight H100."""
+    return fleet(
+        [
+            {
+                "name": "h100",
+                "count": 4,
+                "gpu": {"product": "NVIDIA-H100-80GB-HBM3", "count": 8},
+            }
+        ]
+    )

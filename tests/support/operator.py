@@ -1,0 +1,100 @@
+"""The operator as a process of its own, as it runs in a cluster: started, killed, watched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS: dict[str, Any] = {
+    "namespace": "kube-system",
+    "httpPort": 0,
+    "logLevel": "INFO",
+    # Short deadlines, so that a test of one does not wait for minutes.
+    "timeouts": {
+        "bindSeconds": 6,
+        "startSeconds": 20,
+        "readySeconds": 20,
+        "nodeDeadSeconds": 3,
+        "restartBackoffSeconds": 0.5,
+        "restartBackoffMaxSeconds": 4,
+        "restartBudget": 3,
+        "stepBackoffSeconds": 0.5,
+    },
+    "lease": {"durationSeconds": 3, "renewSeconds": 2, "retrySeconds": 0.3},
+}
+
+
+class Operator:
+    """One operator process. `settings` are merged over the tests' own, one level deep."""
+
+    def __init__(self, kubeconfig: Path, folder: Path, **settings: Any) -> None:
+        self._kubeconfig = kubeconfig
+        self.log = folder / "operator.log"
+        self._config = folder / "config.yaml"
+        merged = {
+            name: {**value, **settings.pop(name, {})} if isinstance(value, dict) else value
+            for name, value in SETTINGS.items()
+        }
+        self._config.write_text(yaml.safe_dump({**merged, **settings}), encoding="utf-8")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Operator:
+        """Start it; it acts as soon as it holds the Lease."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "shardwright", "run", "--config", str(self._config)],
+                cwd=ROOT,
+                env={**os.environ, "KUBECONFIG": str(self._kubeconfig)},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        return self
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL: no last words, the Lease stays held until it expires."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self, seconds: float = 25.0) -> int:
+        """SIGTERM; the exit code, which must come in time."""
+        if self.process is None:
+            return 0
+        if self.alive:
+            self.process.terminate()
+        return self.process.wait(seconds)
+
+    def memory_bytes(self) -> int:
+        """Highest resident memory so far."""
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
+        line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+
+    def errors(self) -> list[str]:
+        """Lines of the log that report an error: a healthy run has none."""
+        text = self.log.read_text(encoding="utf-8", errors="replace")
+        return [
+            line for line in text.splitlines() if '"level": "error"' in line or "Traceback" in line
+        ]
+
+    def wait(self, seconds: float = 15.0) -> None:
+        """Until it has filled its store: from then on it acts."""
+        ends = time.monotonic() + seconds
+        while "store filled" not in self.log.read_text(encoding="utf-8"):
+            assert self.alive, self.log.read_text(encoding="utf-8")[-3000:]
+            assert time.monotonic() < ends, self.log.read_text(encoding="utf-8")[-3000:]
+            time.sleep(0.05)
