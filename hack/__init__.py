@@ -1,0 +1,1 @@
+"""Programs of the project's own workshop; nothing here is installed."""
