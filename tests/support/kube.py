@@ -100,6 +100,20 @@ class Kube:
         """Delete the LLMDeployment."""
         self.custom.delete_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL, name)
 
+    def clear(self, seconds: float = 15.0) -> None:
+        """Delete every LLMDeployment and wait until its pods are going.
+
+        Not longer: a pod on a node without a kubelet goes only with its node.
+        """
+        self.custom.delete_collection_namespaced_custom_object(
+            GROUP, VERSION, self.namespace, PLURAL
+        )
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            if all("deletionTimestamp" in pod["metadata"] for pod in self.pods(live=False)):
+                return
+            time.sleep(0.1)
+
     def get(self, name: str) -> Json:
         """The LLMDeployment."""
         found: Json = self.custom.get_namespaced_custom_object(

@@ -28,7 +28,8 @@ SETTINGS: dict[str, Any] = {
         "restartBudget": 3,
         "stepBackoffSeconds": 0.5,
     },
-    "lease": {"durationSeconds": 3, "renewSeconds": 2, "retrySeconds": 0.3},
+    # As in a real installation: a busy machine must not cost the Lease. SIGTERM gives it back.
+    "lease": {"durationSeconds": 15, "renewSeconds": 10, "retrySeconds": 0.5},
 }
 
 
@@ -91,7 +92,7 @@ class Operator:
             line for line in text.splitlines() if '"level": "error"' in line or "Traceback" in line
         ]
 
-    def wait(self, seconds: float = 15.0) -> None:
+    def wait(self, seconds: float = 60.0) -> None:
         """Until it has filled its store: from then on it acts."""
         ends = time.monotonic() + seconds
         while "store filled" not in self.log.read_text(encoding="utf-8"):

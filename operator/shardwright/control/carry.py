@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shardwright.api import names
@@ -34,11 +34,21 @@ from shardwright.render.runner import runner_config_map_name
 class Carrier:
     """Renders the intents of one deployment."""
 
-    def __init__(self, view: DeploymentView, settings: Settings, *, spread: bool | None) -> None:
+    def __init__(
+        self,
+        view: DeploymentView,
+        settings: Settings,
+        *,
+        spread: bool | None,
+        budget_exists: bool,
+        hostname: Callable[[str], str],
+    ) -> None:
         self._view = view
         self._settings = settings
         self._owner = Owner(view.name, view.uid)
         self._spread = spread
+        self._budget_exists = budget_exists
+        self._hostname = hostname
 
     def writes(self, intents: Sequence[Intent]) -> list[Write | Together]:
         """Writes in the intents' order; placements are not here, the placer decides them."""
@@ -114,7 +124,10 @@ class Carrier:
                 pod.name,
                 pod.uid,
                 patches.placement_patch(
-                    pod.uid, placed.nodes[stage_of(pod)], placed.dump(), [names.SCHEDULING_GATE]
+                    pod.uid,
+                    self._hostname(placed.nodes[stage_of(pod)]),
+                    placed.dump(),
+                    [names.SCHEDULING_GATE],
                 ),
             )
             for pod in gated
@@ -122,7 +135,8 @@ class Carrier:
 
     def resume(self, job_name: str, job_uid: str, node: str) -> Write:
         """Pin a suspended Job and let it run."""
-        return self._patch("Job", job_name, job_uid, patches.resume_patch(job_uid, node))
+        ops = patches.resume_patch(job_uid, self._hostname(node))
+        return self._patch("Job", job_name, job_uid, ops)
 
     def _patch(self, kind: str, name: str, uid: str, ops: Sequence[Mapping[str, Any]]) -> Patch:
         return Patch(kind, self._view.namespace, name, uid, ops)
@@ -171,11 +185,12 @@ class Carrier:
 
     def _children(self, minimum: int) -> Sequence[Write]:
         namespace = self._view.namespace
-        return [
+        children = [
             Apply("Service", services.ranks_service(namespace, self._owner)),
             Apply("Service", services.leader_service(namespace, self._owner)),
-            Apply(
-                "PodDisruptionBudget",
-                services.disruption_budget(namespace, self._owner, minimum_available=minimum),
-            ),
         ]
+        if minimum or self._budget_exists:
+            # Before the first group serves there is nothing to protect.
+            budget = services.disruption_budget(namespace, self._owner, minimum_available=minimum)
+            children.append(Apply("PodDisruptionBudget", budget))
+        return children

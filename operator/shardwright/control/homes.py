@@ -38,6 +38,8 @@ class Homes:
         self._step: tuple[PlaceStep, str | NoRoom | Queued] | None = None
         self._promised: list[str] = []
         self._borrow = ""
+        self._refused = False
+        self._stuck = False
 
     @property
     def spread(self) -> bool | None:
@@ -50,10 +52,14 @@ class Homes:
     @property
     def waiting(self) -> bool:
         """Whether this deployment must be woken when capacity or inventory changes."""
-        conditions = self._situation.status.conditions
-        refused = any(item.type == "Accepted" and item.status == "False" for item in conditions)
         answers = [found[1] for found in (self._group, self._step) if found is not None]
-        return refused or any(isinstance(answer, NoRoom | Queued) for answer in answers)
+        short = any(isinstance(answer, NoRoom | Queued) for answer in answers)
+        return self._refused or self._stuck or short
+
+    @property
+    def placed(self) -> bool:
+        """Whether a group got its nodes."""
+        return self._group is not None and isinstance(self._group[1], Placement)
 
     @property
     def announced(self) -> bool:
@@ -72,11 +78,13 @@ class Homes:
             if revision is None:
                 continue
             request = self._request(revision.resolved, pod.requests, (), frozenset())
-            return self._placer.could_place(request)
+            self._stuck = not self._placer.could_place(request)
+            return not self._stuck
         return False
 
     def find(self, decision: Decision) -> None:
         """Decide the placements that the pass asks for."""
+        self._refused = decision.findings.refusal is not None
         self._find_group(decision)
         self._find_step(decision)
         if not any(isinstance(item, PlaceGroup) for item in decision.intents):
@@ -200,20 +208,18 @@ class Homes:
         if self._group is not None:
             wanted, answer = self._group
             if isinstance(answer, Placement):
-                hosts = self._hostnames(answer.nodes)
-                placed = Placed(hosts, self._situation.now)
+                placed = Placed(answer.nodes, self._situation.now)
                 found.append(Together(tuple(carrier.placements(wanted.group.pods, placed))))
         if self._step is not None:
             step, node = self._step
             if isinstance(node, str):
-                host = self._hostnames([node])[0]
-                found.append(carrier.resume(step.job.name, step.job.uid, host))
+                found.append(carrier.resume(step.job.name, step.job.uid, node))
         return found
 
-    def _hostnames(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """The values of the nodes' hostname labels, which need not be their names."""
-        known = self._situation.nodes
-        return tuple(known[node].labels.get(HOSTNAME_LABEL, node) for node in nodes)
+    def hostname(self, node: str) -> str:
+        """The value of a node's hostname label, which need not be the node's name."""
+        known = self._situation.nodes.get(node)
+        return known.labels.get(HOSTNAME_LABEL, node) if known is not None else node
 
     def settle(self) -> None:
         """The writes are through: what they say is in the store now, or is not true."""

@@ -18,6 +18,7 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
+    disable_created_metrics,
 )
 
 import shardwright
@@ -40,6 +41,8 @@ class Metrics:
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        # a second series for each counter and histogram, which nothing reads
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry if registry is not None else CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -211,7 +214,9 @@ class Metrics:
             registry=registry,
         )
         self.relists = Counter(
-            "shardwright_store_lists_total", "Lists taken to close the gaps of watches.", registry=registry
+            "shardwright_store_lists_total",
+            "Lists taken to close the gaps of watches.",
+            registry=registry,
         )
 
     def on_request(self, code: int, method: str, host: str, seconds: float) -> None:

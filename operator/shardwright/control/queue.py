@@ -214,6 +214,7 @@ class Workers:
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._fatal: BaseException | None = None
+        self._passes = 0
         metrics.max_concurrent.set(concurrency)
 
     def add(self, keys: Iterable[Key]) -> None:
@@ -279,6 +280,9 @@ class Workers:
     async def _pass(self, key: Key) -> None:
         began = self._clock()
         self._metrics.active_workers.set(len(self._tasks))
+        self._passes += 1
+        # a task has a context of its own: nothing to take off again
+        structlog.contextvars.bind_contextvars(key=str(key), reconcile_id=self._passes)
         result = "error"
         try:
             result = await self._once(key)
@@ -297,14 +301,14 @@ class Workers:
             if isinstance(error, Invalid) or (isinstance(error, Forbidden) and not error.quota):
                 self._metrics.terminal_errors.inc()
             delay = self.queue.add_rate_limited(key)
-            _log.warning("pass failed", key=str(key), error=str(error), retry_seconds=delay)
+            _log.warning("pass failed", error=str(error), retry_seconds=delay)
             return "error"
         except Exception:  # noqa: BLE001 - logged in full
             # one broken deployment must not disturb another: logged in full, tried again later
             self._metrics.reconcile_errors.inc()
             self._metrics.panics.inc()
             delay = self.queue.add_rate_limited(key)
-            _log.exception("pass failed", key=str(key), retry_seconds=delay)
+            _log.exception("pass failed", retry_seconds=delay)
             return "error"
         if wanted.requeue:
             self.queue.add_rate_limited(key)

@@ -18,6 +18,7 @@ from shardwright.control.carry import Carrier
 from shardwright.control.collect import Collector
 from shardwright.control.homes import Homes, interests
 from shardwright.control.loop import Parts
+from shardwright.control.measure import measure_placement, measure_steps, measure_turns
 from shardwright.control.placer import Placer
 from shardwright.control.queue import Key, Result
 from shardwright.control.situate import SecretThere, Situator
@@ -62,7 +63,13 @@ class Reconciler:
         homes = Homes(key, self.placer, self.store, situation)
         decision = decide(situation, move_possible=homes.move_possible())
         homes.find(decision)
-        carrier = Carrier(view, self.settings, spread=homes.spread)
+        carrier = Carrier(
+            view,
+            self.settings,
+            spread=homes.spread,
+            budget_exists=bool(self.store.budgets_of(view.uid)),
+            hostname=homes.hostname,
+        )
         writes = [
             *self._runner(view, decision),
             *carrier.writes(decision.intents),
@@ -76,6 +83,8 @@ class Reconciler:
         self.store.needs(key, interests(situation, decision))
         if done.stale:
             return Result(requeue=True)
+        measure_steps(self.metrics, situation, decision)
+        measure_placement(self.metrics, situation, homes.placed, done)
         decision = after_quota(situation, decision, done.quota)
         status = report(situation, decision, homes.outcome(done.quota))
         wrote = await self._status(key, view, situation, status)
@@ -131,6 +140,7 @@ class Reconciler:
         written = await self.executor.execute([ApplyStatus(body)], by=key)
         if written.stale:
             return False
+        measure_turns(self.metrics, old, status)
         posts = transitions(view, old, status, situation.now)
         for post in posts:
             _log.info(post.reason, note=post.note, generation=view.generation)

@@ -16,13 +16,15 @@ from pydantic import ValidationError
 from shardwright.api.settings import Settings
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.api.status import LLMDeploymentStatus
+from shardwright.control.placer import renamed
 from shardwright.control.store import Store
 from shardwright.observe.world import ClaimView, DeploymentView, NodeView, PodView, RevisionView
 from shardwright.plan.resolve import source_claim
 from shardwright.plan.revisions import Revision, read, spec_digest
 from shardwright.plan.situation import Situation
 
-SECRET_SECONDS = 60.0
+# A Secret that was there is asked for again this rarely: idle must cost next to no requests.
+SECRET_SECONDS = 3600.0
 FLEET_WINDOW_SECONDS = 60.0
 
 SecretThere = Callable[[str, str], Awaitable[bool]]
@@ -66,6 +68,7 @@ class Situator:
         }
         jobs = tuple(job for uid in sorted(uids) for job in store.jobs_on(uid))
         nodes = store.nodes
+        hosts = renamed(nodes)
         now = self._clock()
         return Situation(
             now=now,
@@ -79,9 +82,11 @@ class Situator:
             claims=claims,
             missing_secrets=missing,
             revisions=revisions,
-            pods=store.pods_of(view.uid),
-            jobs=jobs,
-            job_pods={job.uid: self._pods_of_job(job.uid) for job in jobs},
+            pods=_homed(store.pods_of(view.uid), hosts),
+            jobs=tuple(replace(job, node=hosts.get(job.node, job.node)) for job in jobs)
+            if hosts
+            else jobs,
+            job_pods={job.uid: _homed(store.pods_of(job.uid), hosts) for job in jobs},
             records={
                 (record.claim_uid, record.step, record.key): record
                 for uid in uids
@@ -90,9 +95,6 @@ class Situator:
             nodes=nodes,
             fleet_lost=fleet_lost(nodes, now),
         )
-
-    def _pods_of_job(self, uid: str) -> tuple[PodView, ...]:
-        return self._store.pods_of(uid)
 
     def _spec(self, view: DeploymentView) -> tuple[LLMDeploymentSpec | None, str, str]:
         known = self._specs.get(view.uid)
@@ -129,7 +131,7 @@ class Situator:
     async def _missing_secrets(
         self, view: DeploymentView, spec: LLMDeploymentSpec | None
     ) -> tuple[str, ...]:
-        """Secrets that the spec names and that are not there; asked anew once a minute."""
+        """Secrets that the spec names and that are not there; asked anew once an hour."""
         if spec is None:
             return ()
         names = [secret.name for secret in spec.pod.image_pull_secrets]
@@ -147,6 +149,13 @@ class Situator:
             if not there:
                 missing.append(name)
         return tuple(missing)
+
+
+def _homed(pods: tuple[PodView, ...], hosts: Mapping[str, str]) -> tuple[PodView, ...]:
+    """Pods with their pins as node names."""
+    if not hosts:
+        return pods
+    return tuple(replace(pod, pin=hosts.get(pod.pin, pod.pin)) for pod in pods)
 
 
 def parse_spec(raw: Mapping[str, object]) -> tuple[LLMDeploymentSpec | None, str]:

@@ -74,4 +74,7 @@ def _turned(before: dict[str, Condition], conditions: Iterable[Condition]) -> It
         # Why it is stalled is told once, by Stalled itself.
         if stalled and condition.type != "Stalled":
             continue
+        # An engine that was proven before this deployment came is no news.
+        if old is None and condition.type == "EngineReady" and condition.status == "True":
+            continue
         yield condition

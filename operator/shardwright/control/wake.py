@@ -49,7 +49,7 @@ def affected(store: Views, kind: str, change: Change[Any]) -> set[Key]:
             same = change.old and change.new and change.new.version.same_content(change.old.version)
             return set() if same else _owner(store, old, new)
         case _ if kind == REVISION:
-            return _owner(store, old, new)
+            return _owner(store, old, new) | _named_by(store, old, new)
         case "Record":
             return _on_record(store, old, new)
         case "Runner":
@@ -129,7 +129,7 @@ def _of_job(store: Views, job: JobView) -> set[Key]:
 def _on_record(store: Views, old: Record | None, new: Record | None) -> set[Key]:
     if old is not None and new is not None:
         # a note of the last use is no news
-        same = replace(new, resource_version=old.resource_version, used=old.used)
+        same = replace(new, resource_version=old.resource_version, used=old.used, unused=old.unused)
         if same == old:
             return set()
     found = new or old
@@ -160,6 +160,18 @@ def _on_claim(store: Views, namespace: str, name: str) -> set[Key]:
         for view in store.deployments_on(namespace, name)
     }
     return keys | {Key("claim", namespace, name)} if keys else keys
+
+
+def _named_by(store: Views, old: RevisionView | None, new: RevisionView | None) -> set[Key]:
+    """The claim whose artifacts a revision names, when it came or went; its number is no news."""
+    if old is not None and new is not None and old.uid == new.uid:
+        return set()
+    keys: set[Key] = set()
+    for view in (old, new):
+        claim = store.claim_by_uid(str(view.data.get("claimUID", ""))) if view else None
+        if claim is not None:
+            keys.add(Key("claim", claim.namespace, claim.name))
+    return keys
 
 
 def _on_runner(store: Views, namespace: str, old: ChildView | None) -> set[Key]:

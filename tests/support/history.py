@@ -1,0 +1,122 @@
+"""Everything that ever became of the serving pods of a namespace, from a watch.
+
+A test that only looks now and then misses what was wrong for a moment: a group bound by half, a
+replica that left twice, a pod that went back to the bad node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from shardwright_sandbox.rest import Json, Rest
+from tests.support.kube import Kube
+
+
+@dataclass
+class Life:
+    """One pod: where it was bound, and when (monotonic seconds, as the watch told)."""
+
+    name: str
+    deployment: str
+    replica: int
+    incarnation: int
+    stage: int
+    created: float
+    node: str = ""
+    bound: float | None = None
+    gone: float | None = None  # deleted, ended or removed
+
+    @property
+    def group(self) -> tuple[str, int, int]:
+        """Deployment, replica and incarnation."""
+        return self.deployment, self.replica, self.incarnation
+
+
+@dataclass
+class History:
+    """All lives so far, by uid."""
+
+    lives: dict[str, Life] = field(default_factory=dict)
+
+    def take(self, kind: str, raw: Json) -> None:
+        """One event of the watch."""
+        meta, now = raw["metadata"], time.monotonic()
+        labels = meta["labels"]
+        life = self.lives.setdefault(
+            meta["uid"],
+            Life(
+                name=meta["name"],
+                deployment=labels["shardwright.dev/deployment"],
+                replica=int(labels["shardwright.dev/replica"]),
+                incarnation=int(labels["shardwright.dev/incarnation"]),
+                stage=int(labels["shardwright.dev/stage"]),
+                created=now,
+            ),
+        )
+        node = raw["spec"].get("nodeName", "")
+        if node and life.bound is None:
+            life.node, life.bound = node, now
+        over = kind == "DELETED" or "deletionTimestamp" in meta
+        if life.gone is None and (over or raw["status"].get("phase") in ("Failed", "Succeeded")):
+            life.gone = now
+
+    def of(self, deployment: str = "", replica: int | None = None) -> list[Life]:
+        """Lives of a deployment (and of one replica), oldest first."""
+        found = [
+            life
+            for life in list(self.lives.values())
+            if deployment in ("", life.deployment) and replica in (None, life.replica)
+        ]
+        return sorted(found, key=lambda life: (life.created, life.stage))
+
+    def incarnations(self, deployment: str, replica: int) -> list[int]:
+        """The incarnations a replica had, in order."""
+        return sorted({life.incarnation for life in self.of(deployment, replica)})
+
+    def bound_by_half(self) -> float:
+        """The longest time that a group held GPUs of some of its nodes and not of the others."""
+        groups: dict[tuple[str, int, int], list[Life]] = {}
+        for life in self.of():
+            groups.setdefault(life.group, []).append(life)
+        return max((_half(lives) for lives in groups.values()), default=0.0)
+
+
+def _half(lives: list[Life]) -> float:
+    """How long some of these were bound while others, not bound yet, were there."""
+    now = time.monotonic()
+    starts = [life.bound for life in lives if life.bound is not None]
+    if not starts:
+        return 0.0
+    began = min(starts)
+    held = max((life.gone or now) for life in lives if life.bound is not None)
+    late = [life.bound if life.bound is not None else (life.gone or now) for life in lives]
+    return max(0.0, min(held, max(late)) - began)
+
+
+@contextlib.contextmanager
+def watched(kube: Kube) -> Iterator[History]:
+    """A history that grows while the block runs."""
+    history, stop = History(), threading.Event()
+    rest = Rest(kube.api, connections=2)
+    path = f"/api/v1/namespaces/{kube.namespace}/pods"
+    selector = "shardwright.dev/replica"
+
+    def follow() -> None:
+        while not stop.is_set():
+            # The sandbox may end while the watch is open: that is the end of the history too.
+            with contextlib.suppress(Exception):
+                for event in rest.watch(path, stop, labelSelector=selector):
+                    if event["type"] in ("ADDED", "MODIFIED", "DELETED"):
+                        history.take(event["type"], event["object"])
+            stop.wait(0.2)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield history
+    finally:
+        stop.set()
