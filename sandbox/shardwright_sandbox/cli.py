@@ -8,12 +8,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from shardwright.api.settings import Settings
 from shardwright_sandbox.cluster import Sandbox
 from shardwright_sandbox.cluster import stop as stop_sandbox
 from shardwright_sandbox.config import Layout, SandboxConfig
 from shardwright_sandbox.crds import apply_crds
 from shardwright_sandbox.errors import SandboxError
 from shardwright_sandbox.fleet import load_fleet
+from shardwright_sandbox.namespaces import ensure_namespace
 from shardwright_sandbox.nodes import make_nodes
 from shardwright_sandbox.processes import Processes
 from shardwright_sandbox.progress import Progress
@@ -45,6 +47,8 @@ def up(
     if applied := apply_crds(sandbox.api):
         progress.say(f"applied {', '.join(applied)}")
     if operator and sandbox.layout is not None and not _runs(sandbox.layout, "operator"):
+        # its Lease needs a namespace, which in a cluster the release of the chart has made
+        ensure_namespace(sandbox.api, Settings().namespace)
         sandbox.start_operator()
         progress.say(f"the operator runs; its log is {sandbox.layout.logs / 'operator.log'}")
     elif operator and sandbox.layout is None:

@@ -7,7 +7,6 @@ the exit code is 0 only if all of it happened.
 import contextlib
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Annotated
 
 import typer
 import yaml
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -51,9 +51,10 @@ from shardwright_sandbox.rest import Json, rest_of
 from shardwright_sandbox.storage import make_claim
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "llama-70b-pp2.yaml"
-STATE = Path(".sandbox-demo")
+STATE = Path(".sandbox/demo")
 H200, A100 = "NVIDIA-H200", "NVIDIA-A100-SXM4-80GB"
 # The demo's operator beside whatever else runs here: a port of its own.
+OPERATOR_SECONDS = 60
 OPERATOR = {"namespace": "kube-system", "httpPort": 0, "logFormat": "console"}
 
 
@@ -122,14 +123,22 @@ def _prepare(sandbox: Sandbox, pace: float) -> None:
     config = sandbox.layout.config / "operator.yaml"
     config.write_text(yaml.safe_dump(OPERATOR), encoding="utf-8")
     sandbox.start_operator("--config", str(config))
-    PlayerControl(api).delays(
+    PlayerControl(api, wait_seconds=60).delays(
         start=pace / 4, ready=pace, model=pace, checkpoint=pace * 1.25, engine=pace * 1.5
     )
     make_namespace(api, NAMESPACE)
     make_claim(api, sandbox.claims, NAMESPACE, "models")
     secret = {"metadata": {"name": "hf-token"}, "stringData": {"HF_TOKEN": "of-the-demo"}}
     rest_of(api).post(f"/api/v1/namespaces/{NAMESPACE}/secrets", secret)
-    progress.say(f"operator, namespace {NAMESPACE}, claim models and Secret hf-token are there")
+    progress.say(f"namespace {NAMESPACE}, claim models and Secret hf-token are there")
+    log = sandbox.layout.logs / "operator.log"
+    ends = time.monotonic() + OPERATOR_SECONDS
+    while "store filled" not in log.read_text(encoding="utf-8"):
+        sandbox.check()
+        if time.monotonic() > ends:
+            raise SandboxError(f"the operator is not up after {OPERATOR_SECONDS} s\n{tail(log)}")
+        time.sleep(0.1)
+    progress.say("the operator runs and has read the cluster")
 
 
 class _Story:
@@ -149,7 +158,8 @@ class _Story:
         first = self.create()
         self.map()
         reshaped = self.change(
-            "the same model as TP4 × PP4",
+            2,
+            "TP4 × PP4 on H100",
             {"parallelism": {"tensor": 4, "pipeline": 4}},
             says=["parallelism.tensor 8 → 4", "parallelism.pipeline 2 → 4"],
             built={"checkpoint": 1, "engine": 1},
@@ -157,7 +167,8 @@ class _Story:
             why="TP and PP are cut into checkpoint and engine; the model need not come again",
         )
         moved = self.change(
-            "the same shape on H200",
+            3,
+            "TP4 × PP4 on H200",
             {"gpu": {"product": H200}},
             says=[f"gpu.product {self.manifest['spec']['gpu']['product']} → {H200}"],
             built={"engine": 1},
@@ -187,12 +198,19 @@ class _Story:
         return chapter
 
     def change(
-        self, what: str, spec: Json, *, says: list[str], built: Json, pipeline: int, why: str
+        self,
+        number: int,
+        what: str,
+        spec: Json,
+        *,
+        says: list[str],
+        built: Json,
+        pipeline: int,
+        why: str,
     ) -> Chapter:
         """An edit that needs a new engine: the old one serves until the new one is proven."""
-        chapter = Chapter(what.removeprefix("the same model as ").removeprefix("the same "))
-        number = 2 if "TP4" in what else 3
-        self.screen.title(f"{number}  {what}: build beside, prove, then switch")
+        chapter = Chapter(what)
+        self.screen.title(f"{number}  changed to {what}: build beside, prove, then switch")
         old = self.subject.sample().serving_key
         self.screen.line("edit", f"spec: {yaml.safe_dump(spec, default_flow_style=True).strip()}")
         sample = self.follower.follow(
@@ -201,6 +219,8 @@ class _Story:
             limit=self.limit,
             old=old,
             act=lambda: self.subject.edit(spec),
+            # once is enough: the old replica serves, the candidate loads, each on GPUs of its own
+            placed=self.map if number == 2 else None,  # noqa: PLR2004 - the chapter
         )
         self.phases(chapter, ["build", "prove", "place", "proven"])
         self.built(chapter, built)
@@ -210,7 +230,11 @@ class _Story:
         expect(chapter.key not in ("", old), f"the key should be a new one, it is {chapter.key}")
         self.never_down(chapter)
         spread(sample, pipeline)
-        self.screen.line("so", f"{old} served until {chapter.key} was proven; {why}")
+        self.screen.line(
+            "so",
+            f"{old} served until {chapter.key} was proven (looked at {chapter.looks} times, never "
+            f"fewer than {chapter.least_ready} ready); {why}",
+        )
         return chapter
 
     def refuse(self) -> Chapter:
@@ -304,23 +328,23 @@ class _Story:
 
 
 def _summary(console: Console, chapters: list[Chapter], seconds: float) -> None:
-    table = Table(title="what happened, each line checked", title_justify="left", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column("change", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
-    table.add_column("built", overflow="fold")
-    table.add_column("engine that serves", no_wrap=True)
-    table.add_column("fewest ready", justify="right")
+    table.add_column("made", overflow="fold")
+    table.add_column("engine serving", no_wrap=True)
+    table.add_column("least\nready", justify="right", no_wrap=True)
     for chapter in chapters:
         table.add_row(
             chapter.what,
             f"{chapter.seconds:.1f} s",
-            chapter.refusal or chapter.made,
+            "nothing: refused" if chapter.refusal else chapter.made,
             chapter.key,
             "–" if chapter.least_ready is None else str(chapter.least_ready),
         )
     console.print()
     console.print(table)
-    console.print(f"{seconds:.0f} s in all, with the cluster started and stopped on this machine")
+    console.print(f"All of it was checked. {seconds:.0f} s, the cluster's start included.")
 
 
 def _interrupted(number: int, _: FrameType | None) -> None:
@@ -330,11 +354,9 @@ def _interrupted(number: int, _: FrameType | None) -> None:
 def main() -> None:
     """The command. SIGTERM cleans up as Ctrl-C does."""
     signal.signal(signal.SIGTERM, _interrupted)
-    try:
-        typer.run(demo)
-    except KeyboardInterrupt:
-        print("stopped; nothing is left running", file=sys.stderr)
-        sys.exit(130)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(demo)
+    app()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from kubernetes import client
 from rich.console import Console
@@ -179,14 +178,14 @@ class Chapter:
     built: Counter[str] = field(default_factory=Counter)
     candidates: int = 0
     least_ready: int | None = None
+    looks: int = 0
     phases: list[str] = field(default_factory=list)
     refusal: str = ""
 
     @property
     def made(self) -> str:
         """Steps that ran, in words."""
-        words = {"model": "fetch", "checkpoint": "checkpoint", "engine": "engine"}
-        return ", ".join(words[step] for step in STEPS if self.built[step]) or "nothing"
+        return ", ".join(step for step in STEPS if self.built[step]) or "nothing"
 
 
 class Follower:
@@ -205,6 +204,7 @@ class Follower:
         limit: float,
         old: str = "",
         act: Callable[[], None],
+        placed: Callable[[], None] | None = None,
     ) -> Sample:
         """Do `act`, then follow until `done`.
 
@@ -214,6 +214,7 @@ class Follower:
             limit: seconds after which it has not happened.
             old: key of the engine that must go on serving until the next one is proven.
             act: the change that is followed.
+            placed: called once, when the candidate has its nodes.
 
         Raises:
             DemoError: When time is up, or when the old engine stops serving too early.
@@ -234,6 +235,10 @@ class Follower:
                 if not switched:
                     switched = self._switch(sample, old, serving, proofs)
             self._tell(chapter, sample)
+            chapter.looks += 1
+            if placed is not None and "place" in chapter.phases:
+                placed()
+                placed = None
             if done(sample):
                 break
             if sample.at - began > limit:
@@ -265,40 +270,48 @@ class Follower:
         if reason := sample.next.get("reason"):
             chapter.reason = reason
             self._once("why", f"{reason} → engine {sample.next['key']} is needed")
-        for kind in ("ModelReady", "EngineReady", "Ready"):
-            condition = sample.condition(kind)
-            word = _PHASES.get(condition.get("reason", ""))
-            if word is None or word in chapter.phases:
-                continue
-            chapter.phases.append(word)
-            self._once(word, condition["message"] + (old if word != "roll" else ""))
+        # In the order in which they happen, also when one look sees several at once.
+        for kind in ("ModelReady", "EngineReady"):
+            self._tell_phase(chapter, sample.condition(kind), old)
         self._tell_places(chapter, sample)
-        self._tell_ends(chapter, sample)
+        if sample.is_true("EngineReady") and "place" in chapter.phases:
+            self._phase(chapter, "proven", f"{sample.condition('EngineReady')['message']}")
+        self._tell_phase(chapter, sample.condition("Ready"), "")
+        if sample.condition("Accepted").get("status") == "False":
+            chapter.refusal = sample.condition("Accepted")["reason"]
+        self._tell_ends(sample)
+
+    def _tell_phase(self, chapter: Chapter, condition: Json, old: str) -> None:
+        word = _PHASES.get(condition.get("reason", ""))
+        if word == "prove":
+            said = "one candidate replica loads it; no request reaches it"
+        else:
+            said = condition.get("message", "")
+        if word is not None:
+            self._phase(chapter, word, said + old)
+
+    def _phase(self, chapter: Chapter, word: str, said: str) -> None:
+        if word not in chapter.phases:
+            chapter.phases.append(word)
+            self._screen.line(word, said)
 
     def _tell_places(self, chapter: Chapter, sample: Sample) -> None:
         for group in sample.status.get("groups", []):
-            nodes = group.get("nodes", [])
-            if not nodes or (group["state"] == "Ready" and "place" not in chapter.phases):
+            seen = ("place", str(group["incarnation"]))
+            if group["state"] != "Starting" or not group.get("nodes") or seen in self._told:
                 continue
-            places = ", ".join(f"stage {stage} on {node}" for stage, node in enumerate(nodes))
-            fresh = ("place", f"{group['incarnation']}")
-            if fresh in self._told or group["state"] == "Ready":
-                continue
-            self._told.add(fresh)
+            self._told.add(seen)
             chapter.phases.append("place")
             role = "candidate" if group["role"] == "Candidate" else "replica"
+            places = ", ".join(
+                f"stage {stage} on {node}" for stage, node in enumerate(group["nodes"])
+            )
             self._screen.line("place", f"{role} {group['index']}: {places}")
 
-    def _tell_ends(self, chapter: Chapter, sample: Sample) -> None:
-        if sample.is_true("EngineReady") and "place" in chapter.phases:
-            if "proven" not in chapter.phases:
-                chapter.phases.append("proven")
-            self._once("proven", f"{sample.condition('EngineReady')['message']}; it serves now")
+    def _tell_ends(self, sample: Sample) -> None:
         if sample.is_true("Stalled"):
             condition = sample.condition("Stalled")
             refused = sample.condition("Accepted").get("status") == "False"
-            if refused:
-                chapter.refusal = condition["reason"]
             self._once(
                 "refused" if refused else "stalled",
                 f"{condition['reason']}: {condition['message']}",
@@ -345,8 +358,8 @@ def tail(log: Path, lines: int = 15) -> str:
     return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
 
-def spread(sample: Sample, pipeline: int) -> Any:
-    """Nodes of the serving group by stage; fails unless they are as many as there are stages."""
+def spread(sample: Sample, pipeline: int) -> None:
+    """Fail unless each stage of the one replica is on a node of its own."""
     nodes = {
         label(pod, names.LABEL_STAGE): pod["spec"].get("nodeName")
         for pod in sample.pods
@@ -356,4 +369,3 @@ def spread(sample: Sample, pipeline: int) -> Any:
         len(nodes) == pipeline and len(set(nodes.values())) == pipeline,
         f"{pipeline} stages should be on {pipeline} nodes, they are on {nodes}",
     )
-    return nodes

@@ -26,6 +26,12 @@ def make_namespace(
     )
 
 
+def ensure_namespace(api: client.ApiClient, name: str) -> None:
+    """Make a namespace if it is not there."""
+    if not _exists(rest_of(api), f"/api/v1/namespaces/{name}"):
+        make_namespace(api, name)
+
+
 def remove_namespace(api: client.ApiClient, name: str, *, wait_seconds: float = 60.0) -> None:
     """Remove a namespace and wait until its pods are gone, so that nothing of it holds a GPU.
 

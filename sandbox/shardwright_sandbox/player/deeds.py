@@ -23,6 +23,7 @@ from shardwright_sandbox.player.control import Act, Rule
 from shardwright_sandbox.player.serving import refusal
 from shardwright_sandbox.player.steps import Played, play_step
 from shardwright_sandbox.player.store import Store
+from shardwright_sandbox.player.sweep import play_sweep
 from shardwright_sandbox.player.view import PodView
 from shardwright_sandbox.rest import CONFLICT, NOT_FOUND, STRATEGIC_PATCH, Json, Rest, RestError
 
@@ -78,7 +79,7 @@ class Deeds:
         corrupt = self._rule(pod, Act.CORRUPT) is not None
         product = self._store.product(pod.node)
         try:
-            played = play_step(
+            played = play_sweep(pod, self._layout.claims) or play_step(
                 pod, self._layout.claims, {"product": product} if product else {}, corrupt=corrupt
             )
         except ContractError as error:
