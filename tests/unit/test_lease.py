@@ -179,7 +179,7 @@ async def test_a_lease_that_is_no_longer_ours_is_not_released() -> None:
 def test_times_that_allow_two_leaders_are_refused(
     retry: float, renew: float, duration: float
 ) -> None:
-    with pytest.raises(ValueError, match="retrySeconds .* < renewSeconds .* < durationSeconds"):
+    with pytest.raises(ValueError, match=r"retrySeconds .* < renewSeconds .* < durationSeconds"):
         elector(
             LeaseServer(),
             Clock(),

@@ -258,6 +258,7 @@ def test_fewer_labelled_gpus_than_the_node_has_mean_mixed_products() -> None:
     assert view.gpu.mixed
     assert "describes 4 of 8 GPUs" in view.warnings[0]
     assert not gpu(H100_LABELS, healthy=4).mixed
+    assert gpu(H100_LABELS | {"nvidia.com/gpu.count": "4"}, healthy=4).mixed
 
 
 @pytest.mark.parametrize(

@@ -463,6 +463,9 @@ def test_a_gpu_step_needs_no_common_island() -> None:
 def test_a_step_without_gpus_prefers_nodes_that_have_none() -> None:
     fleet = [gpu_node("a"), gpu_node("b"), gpu_node("cpu", 0)]
     assert place_step(step(0, product=""), fleet, {}) == "cpu"
+    # Also when every GPU is taken: its CPU and memory still serve GPU work.
+    taken = {"a": gpus(8, memory=900), "b": gpus(8, memory=900)}
+    assert place_step(step(0, product=""), fleet, taken) == "cpu"
     busy = {"cpu": Resources(cpu_millis=128_000)}
     assert place_step(step(0, product=""), fleet, busy) == "a"
     assert place_step(step(0, product=""), fleet, busy | {"b": gpus(4)}) == "b"

@@ -230,7 +230,7 @@ def workers(reconcile: Reconcile, metrics: Metrics, concurrency: int = 4) -> Wor
 async def until(condition: object) -> None:
     assert callable(condition)
     async with asyncio.timeout(5):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - whatever the condition is about
             await asyncio.sleep(0.005)
 
 
@@ -257,12 +257,18 @@ async def test_a_pass_that_fails_is_tried_again_and_disturbs_no_other(metrics: M
     await until(lambda: len(reconcile.seen) >= 4)
     assert reconcile.seen[:2] == [A, B]
     assert set(reconcile.seen[2:4]) <= {A, B}
-    assert metrics.registry.get_sample_value(
-        "controller_runtime_reconcile_errors_total", {"controller": CONTROLLER}
-    ) == 2
-    assert metrics.registry.get_sample_value(
-        "controller_runtime_reconcile_panics_total", {"controller": CONTROLLER}
-    ) == 1
+    assert (
+        metrics.registry.get_sample_value(
+            "controller_runtime_reconcile_errors_total", {"controller": CONTROLLER}
+        )
+        == 2
+    )
+    assert (
+        metrics.registry.get_sample_value(
+            "controller_runtime_reconcile_panics_total", {"controller": CONTROLLER}
+        )
+        == 1
+    )
     running.cancel()
 
 
@@ -282,9 +288,12 @@ async def test_results_are_counted_under_the_names_of_controller_runtime(metrics
         assert metrics.registry.get_sample_value(
             "controller_runtime_reconcile_total", {"controller": CONTROLLER, "result": result}
         ), result
-    assert metrics.registry.get_sample_value(
-        "controller_runtime_terminal_reconcile_errors_total", {"controller": CONTROLLER}
-    ) == 1
+    assert (
+        metrics.registry.get_sample_value(
+            "controller_runtime_terminal_reconcile_errors_total", {"controller": CONTROLLER}
+        )
+        == 1
+    )
     running.cancel()
 
 

@@ -1,0 +1,111 @@
+"""What watches miss is listed, and a process that hangs says so."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from shardwright.apply.errors import Unavailable
+from shardwright.apply.kinds import NODE, POD
+from shardwright.control.http import Health, measure_lag
+from shardwright.control.metrics import Metrics
+from shardwright.control.refresh import Refresher
+from shardwright.control.watched import WATCHES, Watch
+
+
+class Fills:
+    """Takes note of the lists, and can fail."""
+
+    def __init__(self) -> None:
+        self.rounds: list[set[str]] = []
+        self.fail = False
+
+    async def __call__(self, watches: tuple[Watch, ...]) -> None:
+        self.rounds.append({watch.kind for watch in watches})
+        if self.fail:
+            raise ExceptionGroup("lists", [Unavailable("list", 503, "", "away")])
+
+
+async def refreshing(fills: Fills, *, period: float = 60.0, seconds: float) -> Refresher:
+    refresher = Refresher(
+        fills,
+        resync_seconds=period,
+        clock=time.monotonic,
+        quiet_seconds=0.05,
+        jitter=lambda: 0.5,
+    )
+    task = asyncio.create_task(refresher.run())
+    await asyncio.sleep(seconds)
+    task.cancel()
+    return refresher
+
+
+async def test_everything_is_listed_once_the_watches_have_begun() -> None:
+    fills = Fills()
+    await refreshing(fills, seconds=0.2)
+    assert fills.rounds == [{watch.kind for watch in WATCHES}]
+
+
+async def test_a_kind_whose_watch_listed_anew_is_listed_after_the_last_of_it() -> None:
+    fills = Fills()
+    refresher = Refresher(
+        fills, resync_seconds=60, clock=time.monotonic, quiet_seconds=0.1, jitter=lambda: 0.5
+    )
+    task = asyncio.create_task(refresher.run())
+    await asyncio.sleep(0.2)
+    fills.rounds.clear()
+    for _ in range(4):
+        refresher.watch_listed(POD)
+        await asyncio.sleep(0.03)
+        assert fills.rounds == []
+    await asyncio.sleep(0.2)
+    assert fills.rounds == [{POD}]
+    task.cancel()
+
+
+async def test_everything_is_listed_from_time_to_time() -> None:
+    fills = Fills()
+    await refreshing(fills, period=0.1, seconds=0.6)
+    assert len(fills.rounds) >= 3
+    assert all(NODE in kinds for kinds in fills.rounds)
+
+
+async def test_a_list_that_fails_is_taken_again_and_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shardwright.control.refresh._RETRY_SECONDS", 0.05)
+    fills = Fills()
+    fills.fail = True
+    await refreshing(fills, seconds=0.4)
+    assert len(fills.rounds) >= 3
+
+
+def test_a_queue_that_stands_still_makes_the_process_unhealthy() -> None:
+    health = Health(stuck=lambda: 301.0)
+    assert health.unhealthy() == "queue stands still for 301 s, limit 300 s"
+    assert Health(stuck=lambda: 299.0).unhealthy() == ""
+
+
+def test_a_lagging_loop_makes_the_process_unhealthy() -> None:
+    assert Health(lag=31.0).unhealthy() == "event loop lags 31 s, limit 30 s"
+
+
+def test_a_leader_is_ready_when_its_store_is_filled_a_standby_at_once() -> None:
+    assert Health().unready() == ""
+    assert Health(leading=True).unready() == "cluster is being read"
+    assert Health(leading=True, filled=True).unready() == ""
+
+
+async def test_the_lag_of_the_loop_is_measured() -> None:
+    health, metrics = Health(), Metrics()
+    task = asyncio.create_task(measure_lag(health, metrics, clock=time.monotonic, period=0.02))
+    await asyncio.sleep(0.01)
+    time.sleep(0.3)  # noqa: ASYNC251 - this is the fault
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert health.lag > 0.2
+    value = metrics.registry.get_sample_value("shardwright_event_loop_lag_seconds")
+    assert value == health.lag
+    task.cancel()
