@@ -78,7 +78,7 @@ class Bench:
         self.operator = Operator(
             self.sandbox.kubeconfig_for(USER),
             folder,
-            timeouts={"bindSeconds": 60},
+            timeouts={"bindSeconds": 120, "startSeconds": 600, "readySeconds": 600},
             # As in a real installation: a busy machine must not cost the Lease.
             lease={"durationSeconds": 15, "renewSeconds": 10, "retrySeconds": 2},
         )

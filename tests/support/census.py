@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from shardwright_sandbox.rest import Json, Rest
 from tests.support.kube import Kube
+
+from shardwright_sandbox.rest import Json, Rest
 
 PREFIX = "shardwright.dev/"
 

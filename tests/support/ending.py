@@ -10,9 +10,10 @@ import json
 import re
 from typing import Any
 
+from tests.support.kube import Kube
+
 from shardwright.runner.contract import ENV_REQUEST
 from shardwright_sandbox.rest import Json
-from tests.support.kube import Kube
 
 PREFIX = "shardwright.dev/"
 HOSTNAME = "kubernetes.io/hostname"

@@ -12,8 +12,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from shardwright_sandbox.rest import Json, Rest
 from tests.support.kube import Kube
+
+from shardwright_sandbox.rest import Json, Rest
 
 
 @dataclass

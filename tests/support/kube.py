@@ -162,6 +162,15 @@ class Kube:
                 raise AssertionError(f"not within {seconds:.0f} s: {what}\n{self.state()}")
             time.sleep(every)
 
+    def wait_quietly(self, seconds: float, happens: Callable[[], Any]) -> Any:
+        """Watch for a while that something does not happen; its value if it does."""
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            if found := happens():
+                return found
+            time.sleep(0.1)
+        return None
+
     def wait_ready(self, name: str, seconds: float = 60.0) -> Json:
         """Until Ready is true for the current generation; the object."""
         self.wait(
@@ -198,7 +207,11 @@ class Kube:
                 f"going={'deletionTimestamp' in pod['metadata']}"
             )
         for job in self.jobs():
-            lines.append(f"  job {job['metadata']['name']} {job['status']}")
+            ended = [item["type"] for item in job["status"].get("conditions", [])]
+            lines.append(
+                f"  job {job['metadata']['name']} active={job['status'].get('active', 0)} "
+                f"{' '.join(ended)}"
+            )
         return "\n".join(lines)
 
 

@@ -64,6 +64,11 @@ class Operator:
         """Whether the process runs."""
         return self.process is not None and self.process.poll() is None
 
+    @property
+    def acts(self) -> bool:
+        """Whether it has filled its store: from then on it acts."""
+        return "store filled" in self.log.read_text(encoding="utf-8")
+
     def kill(self) -> None:
         """SIGKILL: no last words, the Lease stays held until it expires."""
         assert self.process is not None
@@ -95,7 +100,7 @@ class Operator:
     def wait(self, seconds: float = 60.0) -> None:
         """Until it has filled its store: from then on it acts."""
         ends = time.monotonic() + seconds
-        while "store filled" not in self.log.read_text(encoding="utf-8"):
+        while not self.acts:
             assert self.alive, self.log.read_text(encoding="utf-8")[-3000:]
             assert time.monotonic() < ends, self.log.read_text(encoding="utf-8")[-3000:]
             time.sleep(0.05)

@@ -202,6 +202,27 @@ class Watcher:
         after = [item.count for item in counts if item.at >= mark.at]
         return min([*([before[-1].count] if before else [0]), *after])
 
+    def story_since(self, mark: Mark, name: str) -> str:
+        """What happened to a deployment's groups, line by line: for the message of a failure."""
+        with self._lock:
+            lines = [
+                (pod.born, f"+ {pod.name} {pod.revision}{' candidate' if pod.candidate else ''}")
+                for pod in self._seen.pods.values()
+                if pod.deployment == name
+            ]
+            lines += [
+                (pod.left, f"- {pod.name}")
+                for pod in self._seen.pods.values()
+                if pod.deployment == name and pod.left is not None
+            ]
+            before = -1
+            for item in self._seen.ready:
+                if item.deployment == name and item.count != before:
+                    lines.append((item.at, f"  {item.count} ready"))
+                    before = item.count
+        told = [f"{at - mark.at:7.2f} s {text}" for at, text in sorted(lines) if at >= mark.at]
+        return "\n".join(told)
+
     def most_groups_since(self, mark: Mark, name: str) -> int:
         """The most groups that existed at any moment since the mark.
 

@@ -433,3 +433,21 @@ def test_a_rollout_keeps_the_floor_and_always_arrives(
     assert cluster.serving_ready() == replicas
     assert {wish.revision for wish in cluster.wishes} == {cluster.target}
     assert len(cluster.wishes) == replicas
+
+
+@pytest.mark.parametrize("fault", [Fault.NODE, Fault.UNPLACED])
+def test_what_the_surroundings_do_is_waited_out_and_never_held(fault: Fault) -> None:
+    wish = Wish(0, 1, "r1", restarts=TIMEOUTS.restart_budget + 5)
+    (again,), _ = mended(wish, Breakage(fault, "NotBoundInTime", "raced", ("n",)), goal(1))
+    assert not again.held
+    assert again.not_before == 100.0 + TIMEOUTS.restart_backoff_max_seconds
+
+
+def test_replicas_of_a_proven_revision_wait_for_lost_files_and_keep_what_is_held_against_them() -> (
+    None
+):
+    items = [Wish(0, 4, "r1", restarts=1, cause="it died"), Wish(1, 2, "r1")]
+    found = standing(group(0, "r1", State.ABSENT, incarnation=4), group(1, "r1", incarnation=2))
+    aim = replace(goal(2, proven=False, candidate_possible=False), proven=frozenset({"r1"}))
+    made, _ = advance(items, found, aim, incarnations=4)
+    assert list(made) == items

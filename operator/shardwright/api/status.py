@@ -141,6 +141,10 @@ class LLMDeploymentStatus(StatusModel):
         default="", description="A revision that spent its budget and was rolled back."
     )
     failed_cause: str = Field(default="", description="Why it was rolled back.")
+    settled_revision: str = Field(
+        default="",
+        description="The newest revision of which a replica was ready: it is not rolled back.",
+    )
     incarnations: int = Field(default=0, description="The highest incarnation ever used.")
     replicas: int = Field(default=0, description="Serving replicas that exist, ready or not.")
     ready_replicas: int = 0

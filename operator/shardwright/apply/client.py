@@ -36,7 +36,7 @@ from shardwright.apply.errors import (
     Unavailable,
     from_response,
 )
-from shardwright.apply.kinds import kind_of, meta
+from shardwright.apply.kinds import REVISION, kind_of, meta
 
 Body = dict[str, Any]
 RequestHook = Callable[[int, str, str, float], None]
@@ -48,6 +48,7 @@ _PROXY_VARIABLES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_pro
 _READ_ATTEMPTS: Final = 4
 _READ_BACKOFF: Final = 0.25
 _JSON: Final = "application/json"
+_YAML: Final = "application/yaml"
 _APPLY: Final = "application/apply-patch+yaml"
 _JSON_PATCH: Final = "application/json-patch+json"
 _METADATA: Final = "application/json;as={form};g=meta.k8s.io;v=v1"
@@ -201,8 +202,11 @@ class Cluster:
             f"create {kind} {namespace}/{name}",
             "POST",
             f"{kind_of(kind).path(namespace)}?{query}",
-            body,
-            _JSON,
+            # A revision's data are kept byte for byte as they were sent, and must be the same bytes
+            # in every later update, which the server writes in a form of its own. Of YAML (JSON is
+            # some) it makes that form at once.
+            json.dumps(body) if kind == REVISION else body,
+            _YAML if kind == REVISION else _JSON,
         )
 
     async def apply(

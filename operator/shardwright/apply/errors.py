@@ -11,6 +11,8 @@ from typing import Any
 
 _CREATED_TWICE = "AlreadyExists"
 _PATCH_REJECTED = "the server rejected our request due to an error in our request"
+# how server-side apply refuses an unknown field: as an internal error (seen on 1.37)
+_UNKNOWN_FIELD = "failed to create typed patch object"
 _MESSAGE_LIMIT = 2000
 
 
@@ -56,7 +58,7 @@ class PatchRejected(ClusterError):  # noqa: N818
 
 
 class Invalid(ClusterError):  # noqa: N818
-    """400 or 422: the server refuses the content. Trying again cannot help."""
+    """400, 413, 415 or 422: the server refuses the content. Trying again cannot help."""
 
 
 class Unauthorized(ClusterError):  # noqa: N818
@@ -118,6 +120,8 @@ def from_response(call: str, status: int, body: bytes, headers: Mapping[str, str
         return AlreadyExists(call, status, reason, message)
     if status == 422 and message == _PATCH_REJECTED:  # noqa: PLR2004 - HTTP
         return PatchRejected(call, status, reason, message)
+    if status == 500 and message.startswith(_UNKNOWN_FIELD):  # noqa: PLR2004 - HTTP
+        return Invalid(call, status, reason, message)
     return _BY_STATUS.get(status, Unavailable)(call, status, reason, message)
 
 

@@ -204,13 +204,13 @@ def _tell(acts: list[Act]) -> None:
     for act in acts:
         match act:
             case Mark(record, reason):
-                _log.info("artifact marked", step=record.step, key=record.key, reason=reason)
+                _log.info("artifact marked", step=record.step, artifact=record.key, reason=reason)
             case Revive(record):
-                _log.info("artifact is back", step=record.step, key=record.key)
+                _log.info("artifact is back", step=record.step, artifact=record.key)
             case Order(record, action):
-                _log.info("artifact swept", step=record.step, key=record.key, action=action)
+                _log.info("artifact swept", step=record.step, artifact=record.key, action=action)
             case Forget(record):
-                _log.info("record deleted", step=record.step, key=record.key)
+                _log.info("record deleted", step=record.step, artifact=record.key)
             case Clear(job) if is_sweep(job) and job.failed:
                 _log.warning("sweep tried again", job=job.name, cause=job.failure_message)
             case _:

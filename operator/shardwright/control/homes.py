@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 from shardwright.api.names import GPU_RESOURCE, HOSTNAME_LABEL
 from shardwright.api.spec import BuildOn, LLMDeploymentSpec, StagePlacement, Toleration
@@ -23,6 +25,7 @@ from shardwright.plan.placement import (
 from shardwright.plan.situation import Decision, PlaceGroup, PlaceStep, Situation
 from shardwright.resolved import Resolved
 
+_Answer = TypeVar("_Answer")
 _GPU_TAINT = Toleration(key=GPU_RESOURCE, operator="Exists")
 
 
@@ -38,6 +41,8 @@ class Homes:
         self._step: tuple[PlaceStep, str | NoRoom | Queued] | None = None
         self._promised: list[str] = []
         self._borrow = ""
+        # Whether somebody who waited behind this deployment may be next.
+        self.made_way = False
         self._refused = False
         self._stuck = False
 
@@ -87,10 +92,9 @@ class Homes:
         self._refused = decision.findings.refusal is not None
         self._find_group(decision)
         self._find_step(decision)
-        if not any(isinstance(item, PlaceGroup) for item in decision.intents):
-            self._placer.forget(self._key, step=False)
-        if not any(isinstance(item, PlaceStep) for item in decision.intents):
-            self._placer.forget(self._key, step=True)
+        for kind, step in ((PlaceGroup, False), (PlaceStep, True)):
+            if not any(isinstance(item, kind) for item in decision.intents):
+                self.made_way |= self._placer.forget(self._key, step=step)
         self._borrow = self._loan(decision)
 
     def _find_group(self, decision: Decision) -> None:
@@ -112,7 +116,7 @@ class Homes:
             self._key, request, order_of_placement(priority, created), self._label("replica")
         )
         uids = [pod.uid for pod in pods]
-        answer = self._placer.place_group(ticket, uids)
+        answer = _elsewhere_first(ticket, lambda one: self._placer.place_group(one, uids))
         if isinstance(answer, Placement):
             self._promised += uids
         self._group = (wanted, answer)
@@ -142,7 +146,7 @@ class Homes:
             order_of_placement(0, created, is_step=True),
             self._label(f"step {artifact.step}"),
         )
-        answer = self._placer.place_step(ticket, job.uid)
+        answer = _elsewhere_first(ticket, lambda one: self._placer.place_step(one, job.uid))
         if isinstance(answer, str):
             self._promised.append(job.uid)
         self._step = (wanted, answer)
@@ -281,6 +285,19 @@ def spreads(spec: LLMDeploymentSpec, situation: Situation) -> bool:
     linked = any(gpu.nvlink_size for gpu in of_product)
     roomy = any(gpu.capacity >= spec.world_size for gpu in of_product)
     return linked or not roomy
+
+
+def _elsewhere_first(ticket: Ticket, place: Callable[[Ticket], _Answer]) -> _Answer:
+    """Avoided nodes are taken only when nothing else has room.
+
+    A small cluster may have no others: a node that was rebooted, or on which a rank once died, must
+    not keep a replica out for good. If it is bad indeed, the restart budget ends it.
+    """
+    answer = place(ticket)
+    if isinstance(answer, NoRoom) and ticket.request.avoid:
+        patient = replace(ticket.request, avoid=frozenset())
+        return place(replace(ticket, request=patient))
+    return answer
 
 
 def _without_gpus(requests: Resources) -> Resources:

@@ -56,9 +56,9 @@ class Placer:
     promises: dict[str, tuple[str, Resources]] = field(default_factory=dict)
     placed: int = 0
 
-    def forget(self, key: Key, *, step: bool) -> None:
-        """A key's group (or its step) no longer waits for a place."""
-        self.waiting.pop((key, step), None)
+    def forget(self, key: Key, *, step: bool) -> bool:
+        """A key's group (or its step) no longer waits for a place; whether it did."""
+        return self.waiting.pop((key, step), None) is not None
 
     def free_of_promise(self, uids: Sequence[str]) -> None:
         """The writes for these pods or Jobs have come through, or failed."""

@@ -25,7 +25,7 @@ from shardwright.control.situate import SecretThere, Situator
 from shardwright.control.transitions import transitions
 from shardwright.observe.world import DeploymentView
 from shardwright.plan.deployment import after_quota, decide
-from shardwright.plan.report import report
+from shardwright.plan.report import applied, report
 from shardwright.plan.situation import CreatePods, CreateStep, Decision, Situation
 from shardwright.render.runner import runner_config_map, runner_config_map_name
 
@@ -41,6 +41,7 @@ class Reconciler:
         self.store = parts.store
         self.executor = parts.executor
         self.settings = parts.settings
+        self.add = parts.add
         self.metrics = parts.metrics
         self.situator = Situator(parts.store, parts.settings, _secret_there(parts.cluster))
         self.placer = Placer(parts.store)
@@ -81,6 +82,8 @@ class Reconciler:
             homes.settle()
         self.store.wait_for_capacity(key, homes.waiting or bool(done.quota))
         self.store.needs(key, interests(situation, decision))
+        if homes.made_way:
+            self.add(self.store.waiters - {key})
         if done.stale:
             return Result(requeue=True)
         measure_steps(self.metrics, situation, decision)
@@ -100,11 +103,12 @@ class Reconciler:
         """The object is gone or going: garbage collection takes what it owned."""
         if view is not None:
             self.situator.forget(view.uid)
-        for step in (False, True):
-            self.placer.forget(key, step=step)
+        made_way = [self.placer.forget(key, step=step) for step in (False, True)]
         self.store.wait_for_capacity(key, False)  # noqa: FBT003 - a state
         self.store.needs(key, ())
         self.metrics.forget(key.namespace, key.name)
+        if any(made_way):
+            self.add(set(self.store.waiters))
 
     def _runner(self, view: DeploymentView, decision: Decision) -> list[Write]:
         """The namespace's runner, before the first pod that mounts it."""
@@ -135,7 +139,7 @@ class Reconciler:
                 "uid": view.uid,
                 "resourceVersion": str(view.resource_version),
             },
-            "status": status.model_dump(by_alias=True, mode="json", exclude_none=True),
+            "status": applied(status),
         }
         written = await self.executor.execute([ApplyStatus(body)], by=key)
         if written.stale:

@@ -18,7 +18,9 @@ from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.api.status import LLMDeploymentStatus
 from shardwright.control.placer import renamed
 from shardwright.control.store import Store
+from shardwright.observe.nodes import node_pools
 from shardwright.observe.world import ClaimView, DeploymentView, NodeView, PodView, RevisionView
+from shardwright.plan.inventory import Product, products
 from shardwright.plan.resolve import source_claim
 from shardwright.plan.revisions import Revision, read, spec_digest
 from shardwright.plan.situation import Situation
@@ -49,6 +51,7 @@ class Situator:
         self._jitter = jitter
         self._specs: dict[str, tuple[int, LLMDeploymentSpec | None, str, str]] = {}
         self._revisions: dict[str, Revision] = {}
+        self._counted: tuple[int, Mapping[str, Product]] | None = None
         self._secrets: dict[tuple[str, str], tuple[float, bool]] = {}
 
     def forget(self, uid: str) -> None:
@@ -94,7 +97,16 @@ class Situator:
             },
             nodes=nodes,
             fleet_lost=fleet_lost(nodes, now),
+            products=self._products(),
         )
+
+    def _products(self) -> Mapping[str, Product]:
+        """What the cluster has, counted once a change of its nodes."""
+        version = self._store.inventory_version
+        if self._counted is None or self._counted[0] != version:
+            found = products(self._store.nodes.values(), node_pools(self._settings))
+            self._counted = (version, found)
+        return self._counted[1]
 
     def _spec(self, view: DeploymentView) -> tuple[LLMDeploymentSpec | None, str, str]:
         known = self._specs.get(view.uid)

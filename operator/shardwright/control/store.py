@@ -237,6 +237,7 @@ class Store(Views):
                 slices = [*self.slices.by("node", name), *self.slices.by("node", "")]
                 self.nodes[name] = node_view(body, self._settings, slices)
             if before != self.nodes.get(name):
+                self.inventory_version += 1
                 keys |= wake.on_node(self, name)
         return keys
 

@@ -39,6 +39,7 @@ class Views:
         self.usage = UsageTracker()
         self.waiters: set[Key] = set()
         self.interests: dict[Key, frozenset[tuple[str, str]]] = {}
+        self.inventory_version = 0  # counts changes of nodes that a decision could see
         self.nodes: dict[str, NodeView] = {}
         self.deployments: Table[DeploymentView] = Table(
             {

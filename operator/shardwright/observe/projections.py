@@ -216,6 +216,8 @@ def record_view(body: Body) -> Record:
             used=_moment(data.get("usedAt")),
             attempt=int(data.get("attempt") or 0),
             rebuilds=int(data.get("rebuilds") or 0),
+            unused=_moment(data.get("unusedSince")),
+            trash=data.get("trashStamp", ""),
         )
     except KeyError as error:
         raise RecordError(f"{name}: {error.args[0]} is missing") from error

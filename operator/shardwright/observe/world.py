@@ -222,6 +222,8 @@ class Record:
     used: float = 0.0
     attempt: int = 0  # which attempt of its step made (or failed to make) it
     rebuilds: int = 0
+    unused: float = 0.0  # since when nothing names it, as far as it was seen; 0 while named
+    trash: str = ""  # stamp of its folder's name in the trash, while it is collected
 
 
 @dataclass(frozen=True, slots=True)

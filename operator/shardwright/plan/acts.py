@@ -46,9 +46,10 @@ def act(
     groups = {group.index: group for group in findings.groups}
     by_name = {revision.name: revision for revision in revisions}
     return [
+        # Before the farewells: requests must reach the new replica when the old one goes.
+        *_served(situation, findings.groups, by_name),
         *farewells(situation, wishes),
         *_placements_begun(findings.groups),
-        *_served(situation, findings.groups, by_name),
         *_steps(situation, chains, by_name),
         *_births(situation, wishes, groups, chains, by_name),
         *_homes(findings, wishes, groups, by_name),
@@ -78,18 +79,19 @@ def farewells(situation: Situation, wishes: Sequence[Wish]) -> list[Intent]:
         orderly = (
             any(pod.ready for pod in leaders)
             and not any(pod.finished or pod.disrupted for pod in pods)
-            and not any(_lost(situation, pod) for pod in leaders)
+            and not any(on_dead_node(situation, pod) for pod in leaders)
         )
         if not orderly and not any(pod.deleting and pod.started for pod in leaders):
             gone.extend(DeletePod(pod) for pod in alive)
         elif leaders and not leaders[0].deleting:
             gone.append(DeletePod(leaders[0]))
-        elif not leaders or leaders[0].finished or _lost(situation, leaders[0]):
+        elif not leaders or leaders[0].finished or on_dead_node(situation, leaders[0]):
             gone.extend(DeletePod(pod) for pod in alive)
     return gone
 
 
-def _lost(situation: Situation, pod: PodView) -> bool:
+def on_dead_node(situation: Situation, pod: PodView) -> bool:
+    """Whether its node is dead: nothing ends it before the node is back or gone."""
     timeouts = situation.settings.timeouts
     return dead_node(pod.node, situation.nodes, situation.now, timeouts) is not None
 
@@ -158,9 +160,12 @@ def _steps(
                 [],
             )
             intents.append(PlaceStep(job, artifact, tuple(tries), spec))
+    # An attempt that was counted as lost (its node died) must not go on when the node comes back.
+    lost = {(step.step, step.key): step.attempts for step in situation.status.steps}
     for job in situation.jobs:
         over = job.complete or job.failed or job.deleting
-        if uid in job.owners and not over and (job.step, job.key) not in wanted:
+        needed = (job.step, job.key) in wanted and job.attempt > lost.get((job.step, job.key), 0)
+        if uid in job.owners and not over and not needed:
             intents.append(DropStep(job, alone=set(job.owners) == {uid}))
     return intents
 

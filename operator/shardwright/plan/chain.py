@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from shardwright.api.settings import Timeouts
 from shardwright.observe.world import JobView, NodeView, PodView, Record, RecordState
+from shardwright.plan.collection import leaving, restorable
 from shardwright.plan.groups import dead_node
 from shardwright.plan.revisions import Records
 from shardwright.plan.times import stamp
@@ -112,7 +113,9 @@ def missing(resolved: Resolved, records: Records) -> tuple[Artifact, ...]:
         artifact = by_key.get(key)
         if artifact is None or artifact in lacking or _there(resolved, artifact, records):
             return
-        if artifact.step != STEP_MODEL:
+        record = records.get((resolved.claim_uid, artifact.step, artifact.key))
+        comes_back = record is not None and restorable(record)
+        if artifact.step != STEP_MODEL and not comes_back:
             need(artifact.source_key)
         lacking.append(artifact)
 
@@ -146,6 +149,8 @@ def judge_artifact(claim_uid: str, artifact: Artifact, shop: Shop) -> Chain:
             message=f"{artifact.step} {artifact.key} failed for good: {record.message}",
             log_tail=record.log_tail,
         )
+    if record is not None and (collected := _collected(artifact, record)) is not None:
+        return collected
     if record is not None and record.rebuilds > MAX_REBUILDS:
         return Chain(
             Next.STALLED,
@@ -207,6 +212,18 @@ def judge_artifact(claim_uid: str, artifact: Artifact, shop: Shop) -> Chain:
         reason=DOING[artifact.step],
         message=f"{DOING[artifact.step].lower()} {artifact.key}",
     )
+
+
+def _collected(artifact: Artifact, record: Record) -> Chain | None:
+    """Nothing named it for a while: it comes back from the trash, or is waited for to be gone."""
+    what = f"{artifact.step} {artifact.key}"
+    if restorable(record):
+        message = f"{what} was collected while nothing named it and is brought back from the trash"
+        return Chain(Next.WAIT, artifact, reason="Restoring", message=message)
+    if leaving(record):
+        message = f"{what} was collected while nothing named it; it is made anew once it is deleted"
+        return Chain(Next.WAIT, artifact, reason="Purging", message=message)
+    return None
 
 
 def _spent(tries: Tries, shop: Shop) -> bool:
@@ -306,13 +323,19 @@ def _running(artifact: Artifact, job: JobView, pod: PodView | None) -> Chain:
             message=f"pod {pod.name} is not bound: {pod.unschedulable}",
         )
     where = f" on {pod.node}" if pod is not None and pod.node else ""
+    # The Job controller says why it cannot create a pod in events only.
+    podless = (
+        f": Job {job.name} has no pod yet; if that lasts, a ResourceQuota or an admission policy "
+        "refuses it, which the Job's events tell"
+    )
     return Chain(
         Next.WAIT,
         artifact,
         job.attempt,
         job,
         reason=doing,
-        message=f"{doing.lower()} {artifact.key}{where}, attempt {job.attempt}",
+        message=f"{doing.lower()} {artifact.key}{where}, attempt {job.attempt}"
+        f"{podless if pod is None else ''}",
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardwright.api.spec import LLMDeploymentSpec, StagePlacement
+from shardwright.observe.nodes import node_pools
 from shardwright.observe.world import ClaimView, NodePool, NodeView, Sharing
 from shardwright.plan.inventory import (
     Product,
@@ -47,29 +48,14 @@ Check = Callable[[Asked], Refusal | None]
 def accept(situation: Situation, spec: LLMDeploymentSpec) -> Refusal | None:
     """The first refusal, or None when nothing stands against the spec."""
     nodes = tuple(situation.nodes.values())
-    pools = tuple(
-        NodePool(
-            name=pool.name,
-            product=pool.product,
-            gpus_per_node=pool.gpus_per_node,
-            max_nodes=pool.max_nodes,
-            nvlink_size=pool.nvlink_size,
-            compute=_compute(pool.compute_capability),
-            memory_mib=pool.memory_mib,
-        )
-        for pool in situation.settings.node_pools
-    )
-    asked = Asked(situation, spec, nodes, pools, products(nodes, pools).get(spec.gpu.product))
+    pools = node_pools(situation.settings)
+    known = situation.products if situation.products is not None else products(nodes, pools)
+    asked = Asked(situation, spec, nodes, pools, known.get(spec.gpu.product))
     for check in CHECKS:
         refusal = check(asked)
         if refusal is not None:
             return refusal
     return None
-
-
-def _compute(text: str) -> tuple[int, int]:
-    major, minor = text.split(".")
-    return int(major), int(minor)
 
 
 def name_fits(asked: Asked) -> Refusal | None:
@@ -87,17 +73,21 @@ def name_fits(asked: Asked) -> Refusal | None:
 NAME_LIMIT = 40
 
 
-def image_known(asked: Asked) -> Refusal | None:
-    """There must be an image to run."""
-    spec = asked.spec
+def _image(asked: Asked) -> str:
+    """The image that would run: an image that was resolved before stays known."""
     revisions = asked.situation.revisions
-    image = image_of(
-        spec,
-        runtime(spec.engine.runtime),
+    return image_of(
+        asked.spec,
+        runtime(asked.spec.engine.runtime),
         asked.situation.settings,
         revisions[-1].resolved if revisions else None,
     )
-    if image:
+
+
+def image_known(asked: Asked) -> Refusal | None:
+    """There must be an image to run."""
+    spec = asked.spec
+    if _image(asked):
         return None
     return Refusal(
         "ImageUnknown",
@@ -108,11 +98,16 @@ def image_known(asked: Asked) -> Refusal | None:
 
 
 def engine_fits(asked: Asked) -> Refusal | None:
-    """Backend, version, precision, options: what the runtime says of spec and GPU together."""
+    """Backend, version, precision, options: what the runtime says of spec and GPU together.
+
+    A version whose image was resolved before is known, whatever the image tables say since.
+    """
     compute = asked.product.compute if asked.product is not None else None
-    return runtime(asked.spec.engine.runtime).refuse_spec(
-        asked.spec, compute, asked.situation.settings
-    )
+    engine, settings = asked.spec.engine, asked.situation.settings
+    if image := _image(asked):
+        images = {**settings.images, f"{engine.runtime}/{engine.version}": image}
+        settings = settings.model_copy(update={"images": images})
+    return runtime(engine.runtime).refuse_spec(asked.spec, compute, settings)
 
 
 def claim_exists(asked: Asked) -> Refusal | None:

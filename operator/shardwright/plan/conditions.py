@@ -58,7 +58,7 @@ def conditions(situation: Situation, decision: Decision, outcome: Outcome) -> li
         _engine_ready(findings, outcome),
         _placed(findings, outcome, replicas),
         _available(situation, findings, replicas),
-        *_summary(findings, outcome, decision.memory, replicas),
+        *_summary(situation, findings, outcome, decision.memory, replicas),
     ]
 
 
@@ -116,7 +116,7 @@ def _engine_ready(findings: Findings, outcome: Outcome) -> Say:
         candidate = _candidate(findings)
         if candidate is None:
             return Say("EngineReady", "False", "Proving", f"{what} is built, not proven yet")
-        told = candidate.waiting or f"candidate is {candidate.state}"
+        told = candidate.waiting or _STAGES_OF_PROOF[candidate.state]
         return Say(
             "EngineReady",
             "False",
@@ -152,9 +152,35 @@ def _candidate(findings: Findings) -> Group | None:
     )
 
 
-def _placed(findings: Findings, outcome: Outcome, replicas: int) -> Say:
+def _quota(findings: Findings, outcome: Outcome) -> str:
+    """What a quota said: in this pass, or at the last try while the next one is not due."""
     if outcome.quota:
-        return Say("Placed", "False", "QuotaExceeded", outcome.quota)
+        return outcome.quota
+    absent = {group.index for group in findings.groups if group.state is State.ABSENT}
+    return next(
+        (
+            wish.cause
+            for wish in findings.wishes
+            if wish.reason == "QuotaExceeded" and wish.index in absent
+        ),
+        "",
+    )
+
+
+_STAGES_OF_PROOF = {
+    State.ABSENT: "its pods are being created",
+    State.PARTIAL: "its pods are being created",
+    State.GATED: "it waits for GPUs",
+    State.PLACING: "it gets its GPUs",
+    State.STARTING: "it starts",
+    State.READY: "it answers",
+    State.BROKEN: "it broke and is tried again",
+}
+
+
+def _placed(findings: Findings, outcome: Outcome, replicas: int) -> Say:
+    if quota := _quota(findings, outcome):
+        return Say("Placed", "False", "QuotaExceeded", quota)
     if outcome.no_room:
         if outcome.no_room_candidate:
             return Say("Placed", "False", "NoSpareGPUs", outcome.no_room)
@@ -215,10 +241,15 @@ def _stall(findings: Findings, memory: Memory) -> tuple[str, str] | None:
     if findings.proof_failure is not None:
         return "ProofFailed", _proof_words(findings)
     if memory.failed_revision and findings.target is not None:
-        serving = findings.serving.name if findings.serving is not None else "none"
+        serving = findings.serving
+        back = (
+            f"revision {serving.name} serves again"
+            if serving is not None and serving.name != memory.failed_revision
+            else "there is no older one to go back to"
+        )
         return "RolledBack", (
-            f"the first new replica spent its restart budget: {memory.failed_cause}; revision "
-            f"{serving} serves again; change the spec to try another way"
+            f"the first new replica spent its restart budget: {memory.failed_cause}; {back}; "
+            "change the spec to try another way"
         )
     held = [wish for wish in findings.wishes if wish.held]
     if held:
@@ -229,11 +260,24 @@ def _stall(findings: Findings, memory: Memory) -> tuple[str, str] | None:
     return None
 
 
-def _summary(findings: Findings, outcome: Outcome, memory: Memory, replicas: int) -> list[Say]:
+def _summary(
+    situation: Situation, findings: Findings, outcome: Outcome, memory: Memory, replicas: int
+) -> list[Say]:
     """Ready, Reconciling and Stalled: what kstatus, Flux, Helm and Argo CD read."""
     stall = _stall(findings, memory)
     reason, message = _progress(findings, outcome, memory, replicas)
-    ready = reason in ("AllReplicasReady", "ScaledToZero") and stall is None
+    well = reason in ("AllReplicasReady", "ScaledToZero")
+    ready = well and stall is None
+    if situation.fleet_lost and not (well and _all_homes_ready(situation)):
+        # What pods on such nodes last said of themselves is no news.
+        ready = False
+        reason, message = (
+            "ClusterUnreachable",
+            (
+                "more than half of the GPU nodes went NotReady in a minute: nothing is replaced "
+                f"until they are back, or have been away for long; {message}"
+            ),
+        )
     if stall is not None:
         return [
             Say("Ready", "False", *stall),
@@ -248,12 +292,17 @@ def _summary(findings: Findings, outcome: Outcome, memory: Memory, replicas: int
     ]
 
 
+def _all_homes_ready(situation: Situation) -> bool:
+    nodes = situation.nodes
+    return all(nodes[pod.node].ready for pod in situation.pods if pod.node in nodes)
+
+
 def _progress(
     findings: Findings, outcome: Outcome, memory: Memory, replicas: int
 ) -> tuple[str, str]:
     """The one thing that is waited for now, or that all is well."""
-    if outcome.quota:
-        return "QuotaExceeded", outcome.quota
+    if quota := _quota(findings, outcome):
+        return "QuotaExceeded", quota
     for chain in (findings.fetching, findings.chain):
         if chain is not None and not chain.ready:
             if outcome.no_room_for_step:
@@ -289,8 +338,8 @@ def _rolling(
     if old or len(findings.groups) > replicas:
         why = f" ({findings.rebuild_reason})" if findings.rebuild_reason else ""
         return "RollingOut", (
-            f"{ready} of {replicas} replicas are on revision {target.name}{why}, {old} old ones "
-            "are left"
+            f"{ready} of {replicas} replicas are on revision {target.name}{why}, "
+            f"{old} of an older revision left"
         )
     if findings.leaving:
         return "RollingOut", f"{findings.leaving} pods of older groups are going"

@@ -26,6 +26,8 @@ from shardwright.plan.rollout import Goal, Verdict, Wish, advance, mend
 from shardwright.plan.situation import CreatePods, Decision, Findings, Intent, Situation
 from shardwright.runner.contract import STEP_PROOF
 
+# Secrets are not watched: that would take the right to read them all.
+MISSING_SECRET_SECONDS = 10.0
 FETCHING = ""  # the name under which the chain of an unresolved spec's model is kept
 
 
@@ -78,17 +80,24 @@ def decide(situation: Situation, *, move_possible: bool = False) -> Decision:
         wishes, used = advance(after.wishes, groups, goal, incarnations=after.incarnations)
         after = replace(after, wishes=wishes, incarnations=used)
     after = _settle_loan(after, goal)
+    if evidence and target is not None:
+        after = replace(after, settled=target.name)
     findings = Findings(
         refusal=aimed.refusal,
         fetching=aimed.fetching,
         target=target,
-        serving=served,
+        # Told as of now: a revision rolled back in this very pass serves no more.
+        serving=serving(revisions, situation.records, after.failed_revision),
         target_proven=recorded or evidence,
         chain=chains.get(target.name) if target is not None else None,
         proof_failure=proof_failure,
         groups=tuple(groups[wish.index] for wish in memory.wishes),
         wishes=after.wishes,
-        leaving=len(acts.leaving(situation.pods, memory.wishes)),
+        # What lies on a dead node cannot end, and must not keep a whole deployment from Ready.
+        leaving=sum(
+            not acts.on_dead_node(situation, pod)
+            for pod in acts.leaving(situation.pods, memory.wishes)
+        ),
         rebuild_reason=_rebuild_reason(target, served, by_name, groups),
         model=aimed.model,
     )
@@ -205,6 +214,7 @@ def _goal(
         target_proven=proven_now and (there or rolled_back),
         candidate_possible=there and not failed,
         proven=frozenset(proven_names),
+        settled=target is not None and target.name == memory.settled,
         borrowed=bool(memory.borrowed),
         edit=situation.edit,
         cordoned=frozenset(name for name, node in situation.nodes.items() if node.unschedulable),
@@ -283,8 +293,12 @@ def _requeue(
     waits += [chain.delay for chain in chains.values() if chain.delay > 0]
     waits += [tries.not_before - now for tries in memory.tries.values() if tries.not_before > now]
     waits += [left for group in groups.values() if (left := next_deadline(group, now, timeouts))]
-    for pod in situation.pods:
-        node = situation.nodes.get(pod.node or pod.pin)
+    if situation.missing_secrets:
+        waits.append(MISSING_SECRET_SECONDS)
+    homes = [pod.node or pod.pin for pod in situation.pods]
+    homes += [job.node for job in situation.jobs if not (job.complete or job.failed)]
+    for home in homes:
+        node = situation.nodes.get(home)
         if node is not None and node.not_ready_since is not None:
             left = node.not_ready_since + timeouts.node_dead_seconds - now
             if left > 0:
@@ -305,7 +319,8 @@ def after_quota(situation: Situation, decision: Decision, refusal: str) -> Decis
         replace(
             wish,
             incarnation=used,
-            not_before=situation.now + situation.settings.timeouts.restart_backoff_seconds,
+            # Each try makes pods and deletes them again: rarely.
+            not_before=situation.now + situation.settings.timeouts.restart_backoff_max_seconds / 10,
             reason="QuotaExceeded",
             cause=refusal,
         )

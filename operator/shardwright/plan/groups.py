@@ -16,7 +16,12 @@ from enum import StrEnum
 from shardwright.api import names
 from shardwright.api.settings import Timeouts
 from shardwright.observe.world import NodeView, PodView
-from shardwright.runner.contract import ARTIFACT_FAULTS, NODE_FAULTS, PERMANENT
+from shardwright.runner.contract import (
+    ARTIFACT_FAULTS,
+    NODE_FAULTS,
+    PERMANENT,
+    REASON_PEER_LOST,
+)
 
 
 class State(StrEnum):
@@ -175,6 +180,8 @@ def observe_group(
         broken = Breakage(
             Fault.EVICTED, "PodLost", f"the pod of stage {missing[0]} is gone, the others are not"
         )
+    if broken is None and not fleet_lost:
+        broken = _peer_lost(ordered, nodes)
     if broken is None:
         broken = _late(ordered, now, timeouts)
     if broken is not None:
@@ -202,8 +209,9 @@ def _member_breakage(
     """The first cause among the members: the earliest end, a report before a bare exit."""
     ended = [pod for pod in pods if pod.finished]
     ended.sort(key=lambda pod: (pod.finished_at or now, pod.name))
-    told = [pod for pod in ended if pod.report is not None and pod.report.reason != "PeerLost"]
-    for pod in (told or ended)[:1]:
+    told = [pod for pod in ended if pod.report is not None and not _witness(pod)]
+    mute = [pod for pod in ended if pod.report is None]
+    for pod in (told or mute)[:1]:
         return _ended(pod)
     for pod in pods:
         if pod.disrupted:
@@ -221,6 +229,28 @@ def _member_breakage(
     for pod in pods:
         if pod.deleting:
             return _deleted(pod)
+    return None
+
+
+def _witness(pod: PodView) -> bool:
+    """Whether it ended only because another member did: never the cause while another one shows."""
+    return pod.finished and pod.report is not None and pod.report.reason == REASON_PEER_LOST
+
+
+def _peer_lost(pods: Sequence[PodView], nodes: Mapping[str, NodeView]) -> Breakage | None:
+    """A member lost its peers and nothing else shows: suspect the others' nodes, never its own."""
+    for pod in pods:
+        if not _witness(pod):
+            continue
+        unready = tuple(
+            peer.node
+            for peer in pods
+            if peer.node in nodes and not nodes[peer.node].ready and peer is not pod
+        )
+        told = f"; NotReady: {', '.join(unready)}" if unready else ""
+        cause = f"pod {pod.name} on {pod.node} lost its peers{told}"
+        fault = Fault.NODE if unready else Fault.CRASH
+        return Breakage(fault, REASON_PEER_LOST, cause, unready)
     return None
 
 
@@ -352,6 +382,6 @@ def _waits_for(pods: Sequence[PodView]) -> tuple[str, str]:
     for pod in pods:
         if pod.unschedulable and not pod.node:
             return "Unschedulable", f"pod {pod.name} is not bound yet: {pod.unschedulable}"
-    unready = [pod for pod in pods if not pod.ready]
-    shown = ", ".join(pod.name for pod in unready[:3])
-    return "GroupStarting", f"{len(unready)} of {len(pods)} pods are not ready yet: {shown}"
+    # No count of the ready ones: it would rewrite status with every pod that turns.
+    homes = ", ".join(dict.fromkeys(pod.node or pod.pin for pod in pods))
+    return "GroupStarting", f"its {len(pods)} pods start on {homes}"

@@ -27,6 +27,7 @@ class Memory:
     tries: dict[tuple[str, str], Tries] = field(default_factory=dict)
     failed_revision: str = ""
     failed_cause: str = ""
+    settled: str = ""  # the target once a group of it was ready: a later crash rolls nothing back
     borrowed: str = ""
 
 
@@ -54,6 +55,7 @@ def recall(status: LLMDeploymentStatus, pods: Iterable[PodView]) -> Memory:
         tries={(step.step, step.key): _tries(step) for step in status.steps},
         failed_revision=status.failed_revision,
         failed_cause=status.failed_cause,
+        settled=status.settled_revision,
         borrowed=status.engine.next.borrowed if status.engine and status.engine.next else "",
     )
 

@@ -7,6 +7,7 @@ does, so that an unchanged world writes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from shardwright.api import names
 from shardwright.api.status import (
@@ -63,11 +64,25 @@ def report(situation: Situation, decision: Decision, outcome: Outcome) -> LLMDep
         ],
         failed_revision=memory.failed_revision,
         failed_cause=_short(memory.failed_cause, 500),
+        settled_revision=memory.settled,
         incarnations=memory.incarnations,
         replicas=len(serving),
         ready_replicas=sum(group.ready for group in serving),
         selector=f"{names.LABEL_DEPLOYMENT}={situation.deployment.name},{names.LABEL_SERVING}=true",
     )
+
+
+def applied(status: LLMDeploymentStatus) -> dict[str, Any]:
+    """A status as server-side apply takes it.
+
+    A map that is applied empty after its keys were ours is stored as null, which the schema
+    refuses, from then on at every write; left out, it goes.
+    """
+    body = status.model_dump(by_alias=True, mode="json", exclude_none=True)
+    serving = body.get("engine", {}).get("serving", {})
+    if not serving.get("builtFor", True):
+        del serving["builtFor"]
+    return body
 
 
 def _short(text: str, limit: int = MESSAGE_LIMIT) -> str:

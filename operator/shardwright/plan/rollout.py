@@ -24,6 +24,8 @@ from shardwright.api.settings import Timeouts
 from shardwright.api.spec import Rollout
 from shardwright.plan.groups import Breakage, Fault, Group
 
+HELD_LOG_CHARACTERS = 500
+_OWN_FAULTS = frozenset({Fault.CRASH, Fault.PERMANENT, Fault.ARTIFACT})
 CANDIDATE_CRASHES = 3  # a candidate that died so often for reasons of its own is a failed proof
 
 
@@ -59,6 +61,7 @@ class Goal:
     target_proven: bool
     candidate_possible: bool
     proven: frozenset[str] = frozenset()  # every revision with a proof
+    settled: bool = False  # a group of the target was ready at some time
     borrowed: bool = False
     edit: str = ""
     cordoned: frozenset[str] = frozenset()  # nodes that take no new pods
@@ -159,7 +162,8 @@ def _again(
     revision = goal.serving if goal.target_proven and goal.serving else wish.revision
     blameless = breakage.fault is Fault.EVICTED
     restarts = wish.restarts if blameless else wish.restarts + 1
-    held = restarts > timeouts.restart_budget
+    # Nodes that die and races for capacity are waited out; only its own deaths are held against it.
+    held = restarts > timeouts.restart_budget and breakage.fault in _OWN_FAULTS
     delay = 0.0
     if not blameless:
         delay = min(
@@ -178,16 +182,22 @@ def _again(
         restarts=restarts,
         not_before=now + delay if delay else 0.0,
         avoid=avoid,
-        cause=breakage.cause,
+        cause=_last_words(breakage) if held else breakage.cause,
         reason=breakage.reason,
         held=held,
         held_edit=goal.edit if held else "",
     )
 
 
+def _last_words(breakage: Breakage) -> str:
+    """The cause of a group that is held, with the end of its log: its pods go, this stays."""
+    tail = breakage.log_tail[-HELD_LOG_CHARACTERS:]
+    return f"{breakage.cause}; end of its log: {tail}" if tail else breakage.cause
+
+
 def _may_roll_back(wish: Wish, goal: Goal, groups: Mapping[int, Group]) -> bool:
     """Whether a spent budget speaks against the revision: none of its groups was ever ready."""
-    if wish.revision != goal.target or not goal.target_proven:
+    if wish.revision != goal.target or not goal.target_proven or goal.settled:
         return False
     return not any(group.ready for group in groups.values() if group.revision == goal.target)
 
@@ -312,8 +322,12 @@ class _Board:
             abandoned = wish.revision not in goal.proven and not self.serves(wish)
             if abandoned and wish.revision != goal.target:
                 self.wishes.remove(wish)
+        # A proven target is here since its files are gone: its replicas wait, none is a candidate.
+        unproven = goal.target not in goal.proven
         candidates = [
-            wish for wish in self.wishes if wish.revision == goal.target and not self.serves(wish)
+            wish
+            for wish in self.wishes
+            if unproven and wish.revision == goal.target and not self.serves(wish)
         ]
         others = [wish for wish in self.wishes if wish not in candidates]
         for wish in candidates[1 if goal.candidate_possible else 0 :]:

@@ -22,6 +22,7 @@ from shardwright.observe.world import (
 )
 from shardwright.plan.chain import Chain
 from shardwright.plan.groups import Group
+from shardwright.plan.inventory import Product
 from shardwright.plan.memory import Memory
 from shardwright.plan.revisions import Records, Revision
 from shardwright.plan.rollout import Wish
@@ -56,6 +57,7 @@ class Situation:
     records: Records
     nodes: Mapping[str, NodeView]
     fleet_lost: bool = False
+    products: Mapping[str, Product] | None = None  # of `nodes`, when somebody counted them already
 
     @property
     def edit(self) -> str:

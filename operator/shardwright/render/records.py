@@ -67,10 +67,12 @@ def _data(record: Record) -> dict[str, str]:
         "reason": record.reason,
         "message": record.message,
         "logTail": record.log_tail,
-        "createdAt": _moment(record.created),
-        "usedAt": _moment(record.used),
+        "createdAt": moment(record.created),
+        "usedAt": moment(record.used),
         "attempt": str(record.attempt) if record.attempt else "",
         "rebuilds": str(record.rebuilds) if record.rebuilds else "",
+        "unusedSince": moment(record.unused),
+        "trashStamp": record.trash,
     }
     return {name: text for name, text in data.items() if text}
 
@@ -79,6 +81,6 @@ def _readable(value: object) -> str:
     return json.dumps(value, indent=2, sort_keys=True)
 
 
-def _moment(seconds: float) -> str:
+def moment(seconds: float) -> str:
     """RFC 3339 in UTC, with microseconds, so that reading gives the same number back."""
     return datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else ""

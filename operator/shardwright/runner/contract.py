@@ -53,6 +53,14 @@ STEP_ENGINE = "engine"
 STEP_PROOF = "proof"
 STEPS = (STEP_MODEL, STEP_CHECKPOINT, STEP_ENGINE)
 
+# What a sweep's pod does with an artifact's folder. SWEEP is the role of these pods, the action
+# their step.
+SWEEP = "sweep"
+SWEEP_TRASH = "Trash"  # take it out of the way, by one rename
+SWEEP_RESTORE = "Restore"  # rename it back
+SWEEP_PURGE = "Purge"  # delete what lies in the trash
+SWEEPS = (SWEEP_TRASH, SWEEP_RESTORE, SWEEP_PURGE)
+
 DONE = "Done"
 PERMANENT = "Permanent"
 ENVIRONMENT = "Environment"
@@ -79,6 +87,10 @@ REASON_RANK_FAILED = "RankFailed"
 # rebuilt); the others say that this node does not fit the artifact (the node is avoided).
 ARTIFACT_FAULTS = frozenset({REASON_MANIFEST_MISSING, REASON_MANIFEST_MISMATCH})
 NODE_FAULTS = frozenset({REASON_GPU_MISMATCH, REASON_WORLD_MISMATCH})
+
+
+_KEY = re.compile(r"[0-9a-f]{16}")
+_STAMP = re.compile(r"[0-9]{1,20}")
 
 
 class ContractError(ValueError):
@@ -114,6 +126,27 @@ def temporary_folder(step: str, key: str, pod_uid: str) -> str:
 def trash_folder(step: str, key: str, stamp: str) -> str:
     """Where a withdrawn artifact waits for its grace time, relative to the claim's root."""
     return f"{ROOT}/{TRASH}/{step}-{key}-{stamp}"
+
+
+def purged_folder(step: str, key: str, stamp: str) -> str:
+    """What a folder in the trash is called while it is deleted, relative to the claim's root."""
+    return f"{ROOT}/{TRASH}/.purge-{step}-{key}-{stamp}"
+
+
+def sweep_folders(request: SweepRequest) -> tuple[str, str, str]:
+    """The folders of a sweep, relative to the claim's root: the artifact's, in the trash, purged.
+
+    Raises:
+        ContractError: When the request could name anything but an artifact's own folder. It is made
+            from a ConfigMap, which others may write too.
+    """
+    step, key, stamp = request.step, request.key, request.stamp
+    if request.action not in SWEEPS or step not in STEPS:
+        raise ContractError(f"no sweep {request.action!r} of {step!r}")
+    if not _KEY.fullmatch(key) or not _STAMP.fullmatch(stamp):
+        raise ContractError(f"key {key!r} or stamp {stamp!r} of a sweep is malformed")
+    named = (step, key, stamp)
+    return artifact_folder(step, key), trash_folder(*named), purged_folder(*named)
 
 
 def served_model(served_name: str) -> str:
@@ -160,6 +193,24 @@ class StepRequest:
     source: str = ""  # model: its uri; else the folder of the artifact it is made from
     timeout_seconds: int = 0
     deployment: str = ""
+    contract: int = CONTRACT_VERSION
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """What a sweep's pod is asked to do with the folder of one artifact.
+
+    Each action may be repeated at will, and is over in one rename as far as others can see. Trash:
+    the folder goes to the trash; one that is there already, or is nowhere, is fine. Restore: it
+    comes back; if it is in neither place the report is Permanent, ManifestMissing. Purge: the
+    folder in the trash is renamed once more (`purged_folder`), so that nobody can take half of it
+    back, and deleted; the artifact's own folder is never touched.
+    """
+
+    action: str
+    step: str
+    key: str
+    stamp: str
     contract: int = CONTRACT_VERSION
 
 
@@ -268,7 +319,7 @@ class Report:
     contract: int = CONTRACT_VERSION
 
 
-Message = TypeVar("Message", StepRequest, ServeRequest, Manifest, Report)
+Message = TypeVar("Message", StepRequest, SweepRequest, ServeRequest, Manifest, Report)
 
 
 def encode(message: Any) -> str:

@@ -219,8 +219,8 @@ def _not_on_gpu(asked: Asked, compute: Compute, what: str, span: Span, choice: s
 
 Check = Callable[[Asked], Refusal | None]
 SPEC_CHECKS: tuple[Check, ...] = (
+    builder_missing,  # first: an image for a version that cannot build would not help
     unknown_version,
-    builder_missing,
     nothing_to_build,
     too_many_workers,
     weights_not_on_backend,

@@ -1,0 +1,415 @@
+"""What a revision's artifacts ask for next: every answer, and who is to blame for a failed Job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.golden.specs import CLAIM, LLAMA_8B
+
+from shardwright.api.settings import Settings, Timeouts
+from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.observe.world import (
+    GPUInventory,
+    JobView,
+    NodeView,
+    PodView,
+    Record,
+    RecordState,
+    Resources,
+)
+from shardwright.plan.chain import MAX_REBUILDS, Chain, Next, Shop, Tries, judge, missing
+from shardwright.plan.resolve import model_key, resolve
+from shardwright.resolved import Artifact, Resolved
+from shardwright.runner.contract import (
+    DONE,
+    ENVIRONMENT,
+    PERMANENT,
+    REASON_ACCESS_DENIED,
+    REASON_UNKNOWN_FLAG,
+    STEP_CHECKPOINT,
+    STEP_ENGINE,
+    STEP_MODEL,
+    Report,
+)
+from shardwright.runtimes.registry import runtime
+
+NOW = 50_000.0
+TIMES = Timeouts(step_attempts=3, step_backoff_seconds=10, node_dead_seconds=50)
+
+
+def resolved() -> Resolved:
+    spec = LLMDeploymentSpec.model_validate(
+        {
+            "model": {"uri": "hf://meta-llama/Llama-3.1-8B-Instruct@main", "servedName": "llama"},
+            "engine": {"backend": "TensorRT"},
+            "gpu": {"product": "NVIDIA-H100-80GB-HBM3"},
+            "parallelism": {"tensor": 2, "pipeline": 1},
+            "storage": {"claimName": "models"},
+        }
+    )
+    model = Record(
+        STEP_MODEL, model_key(spec), CLAIM.uid, RecordState.READY, commit="c" * 40, facts=LLAMA_8B
+    )
+    return resolve(
+        spec,
+        runtime=runtime(spec.engine.runtime),
+        settings=Settings(),
+        claim=CLAIM,
+        record=model,
+        facts=LLAMA_8B,
+        restarted_at="",
+        previous=None,
+    )
+
+
+RESOLVED = resolved()
+BY_STEP = {artifact.step: artifact for artifact in RESOLVED.artifacts}
+MODEL, CHECKPOINT, ENGINE = (BY_STEP[step] for step in (STEP_MODEL, STEP_CHECKPOINT, STEP_ENGINE))
+
+
+def record(artifact: Artifact, **more: Any) -> Record:
+    return Record(
+        **{
+            "step": artifact.step,
+            "key": artifact.key,
+            "claim_uid": CLAIM.uid,
+            "state": RecordState.READY,
+            "name": f"swr-{artifact.key}",
+            "attempt": 1,
+            **more,
+        }
+    )
+
+
+def job(artifact: Artifact = ENGINE, attempt: int = 1, **more: Any) -> JobView:
+    return JobView(
+        **{
+            "namespace": "llm",
+            "name": f"sw-{artifact.step}-{attempt}",
+            "uid": f"job-{artifact.step}-{attempt}",
+            "step": artifact.step,
+            "key": artifact.key,
+            "attempt": attempt,
+            "claim_uid": CLAIM.uid,
+            "node": "n1",
+            "active": 1,
+            **more,
+        }
+    )
+
+
+def pod(of: JobView, **more: Any) -> PodView:
+    return PodView(
+        **{
+            "namespace": "llm",
+            "name": f"{of.name}-x",
+            "uid": f"pod-{of.uid}",
+            "owner_uid": of.uid,
+            "node": "n1",
+            **more,
+        }
+    )
+
+
+def node(name: str, **more: Any) -> NodeView:
+    return NodeView(name=name, uid=name, gpu=GPUInventory(), allocatable=Resources(), **more)
+
+
+def ruling(
+    *records: Record,
+    jobs: tuple[JobView, ...] = (),
+    pods: tuple[PodView, ...] = (),
+    tries: Tries | None = None,
+    **more: Any,
+) -> Chain:
+    """The judgement with model and checkpoint there, unless `records` say otherwise."""
+    known = {
+        (item.claim_uid, item.step, item.key): item
+        for item in (record(MODEL), record(CHECKPOINT), *records)
+    }
+    job_pods: dict[str, list[PodView]] = {}
+    for item in pods:
+        job_pods.setdefault(item.owner_uid, []).append(item)
+    values: dict[str, Any] = {
+        "records": known,
+        "jobs": jobs,
+        "job_pods": job_pods,
+        "tries": {} if tries is None else {(ENGINE.step, ENGINE.key): tries},
+        "nodes": {"n1": node("n1"), "n2": node("n2")},
+        "edit": "4",
+        "now": NOW,
+        "jitter": 0.0,
+        "timeouts": TIMES,
+        **more,
+    }
+    return judge(RESOLVED, Shop(**values))
+
+
+def report(outcome: str = DONE, key: str = ENGINE.key, **more: Any) -> Report:
+    return Report(outcome=outcome, step=STEP_ENGINE, key=key, **more)
+
+
+# What is lacking, and in which order.
+
+
+@pytest.mark.parametrize(
+    ("there", "lacking"),
+    [
+        ((), (MODEL, CHECKPOINT, ENGINE)),
+        ((MODEL,), (CHECKPOINT, ENGINE)),
+        ((MODEL, CHECKPOINT), (ENGINE,)),
+        ((MODEL, CHECKPOINT, ENGINE), ()),
+        ((MODEL, ENGINE), ()),
+        ((ENGINE,), (MODEL,)),
+        ((CHECKPOINT, ENGINE), (MODEL,)),
+        ((CHECKPOINT,), (MODEL, ENGINE)),
+    ],
+)
+def test_a_recorded_artifact_needs_nothing_of_what_it_was_made_from_but_the_model(
+    there: tuple[Artifact, ...], lacking: tuple[Artifact, ...]
+) -> None:
+    records = {(CLAIM.uid, item.step, item.key): record(item) for item in there}
+    assert missing(RESOLVED, records) == lacking
+
+
+@pytest.mark.parametrize("state", [RecordState.FAILED, RecordState.TRASHED])
+def test_failed_and_trashed_artifacts_are_lacking(state: RecordState) -> None:
+    records = {(CLAIM.uid, item.step, item.key): record(item) for item in (MODEL, CHECKPOINT)} | {
+        (CLAIM.uid, ENGINE.step, ENGINE.key): record(ENGINE, state=state)
+    }
+    assert missing(RESOLVED, records) == (ENGINE,)
+
+
+def test_records_of_another_claim_do_not_count() -> None:
+    other = record(ENGINE, claim_uid="another")
+    assert ruling(other).next is Next.CREATE
+
+
+# Every answer.
+
+
+def test_ready_when_all_is_there() -> None:
+    chain = ruling(record(ENGINE))
+    assert (chain.next, chain.ready) == (Next.READY, True)
+
+
+def test_create_the_first_attempt() -> None:
+    chain = ruling()
+    assert (chain.next, chain.artifact, chain.attempt) == (Next.CREATE, ENGINE, 1)
+    assert not chain.ready
+    assert chain.reason == "Building"
+
+
+def test_the_chain_starts_at_its_first_missing_link() -> None:
+    chain = ruling(record(CHECKPOINT, state=RecordState.TRASHED))
+    assert (chain.next, chain.artifact) == (Next.CREATE, CHECKPOINT)
+    assert chain.reason == "Quantizing"
+
+
+def test_place_a_suspended_job() -> None:
+    chain = ruling(jobs=(job(suspended=True, active=0),))
+    assert (chain.next, chain.attempt) == (Next.PLACE, 1)
+
+
+def test_wait_for_a_running_job() -> None:
+    chain = ruling(jobs=(job(),), pods=(pod(job()),))
+    assert (chain.next, chain.reason) == (Next.WAIT, "Building")
+    assert "n1" in chain.message
+
+
+@pytest.mark.parametrize("waiting", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName"])
+def test_wait_and_name_an_image_that_cannot_be_pulled(waiting: str) -> None:
+    chain = ruling(
+        jobs=(job(),), pods=(pod(job(), waiting=waiting, waiting_message="manifest unknown"),)
+    )
+    assert (chain.next, chain.reason) == (Next.WAIT, "ImagePullFailed")
+    assert f"{waiting}: manifest unknown" in chain.message
+
+
+def test_wait_and_say_why_the_pod_is_not_bound() -> None:
+    chain = ruling(jobs=(job(),), pods=(pod(job(), node="", pin="n1", unschedulable="taken"),))
+    assert (chain.next, chain.reason) == (Next.WAIT, "Unschedulable")
+    assert "taken" in chain.message
+
+
+def test_wait_for_a_job_that_is_being_deleted() -> None:
+    chain = ruling(jobs=(job(deleting=True),))
+    assert (chain.next, chain.reason) == (Next.WAIT, "PreviousAttemptEnding")
+
+
+def test_wait_for_an_older_attempt_that_still_ends() -> None:
+    chain = ruling(jobs=(job(deleting=True),), tries=Tries(attempts=1, failures=1, edit="4"))
+    assert (chain.next, chain.reason) == (Next.WAIT, "PreviousAttemptEnding")
+
+
+def test_record_a_job_that_is_done() -> None:
+    chain = ruling(jobs=(job(complete=True),), pods=(pod(job(), report=report()),))
+    assert chain.next is Next.RECORD
+    assert chain.report == report()
+
+
+@pytest.mark.parametrize(
+    "last", [None, report(key="0123456789abcdef"), report(ENVIRONMENT)], ids=str
+)
+def test_a_job_that_ended_well_without_a_report_of_this_key_is_counted(
+    last: Report | None,
+) -> None:
+    chain = ruling(jobs=(job(complete=True),), pods=(pod(job(), report=last),))
+    assert (chain.next, chain.reason) == (Next.COUNT, "NoReport")
+
+
+def test_fail_for_good_what_the_step_says_is_permanent() -> None:
+    last = report(PERMANENT, reason=REASON_UNKNOWN_FLAG, message="--x", log_tail="usage:")
+    chain = ruling(jobs=(job(failed=True),), pods=(pod(job(), report=last),))
+    assert (chain.next, chain.reason, chain.message) == (Next.FAIL, REASON_UNKNOWN_FLAG, "--x")
+    assert chain.log_tail == "usage:"
+
+
+def test_what_the_user_can_mend_is_counted_and_not_held_against_the_key() -> None:
+    last = report(PERMANENT, reason=REASON_ACCESS_DENIED, message="401")
+    chain = ruling(jobs=(job(failed=True),), pods=(pod(job(), report=last),))
+    assert (chain.next, chain.reason) == (Next.COUNT, REASON_ACCESS_DENIED)
+
+
+@pytest.mark.parametrize(
+    ("last", "reason", "told"),
+    [
+        ({"report": report(ENVIRONMENT, reason="DiskFull", message="0 left")}, "DiskFull", "0 le"),
+        ({"disrupted": "PreemptionByScheduler"}, "Evicted", "Preemption"),
+        ({"exit_reason": "OOMKilled", "exit_code": 137}, "OOMKilled", "exit code 137"),
+        ({}, "DeadlineExceeded", "too long"),
+    ],
+)
+def test_count_what_the_environment_did(last: dict[str, Any], reason: str, told: str) -> None:
+    failed = job(failed=True, failure_reason="DeadlineExceeded", failure_message="too long")
+    chain = ruling(jobs=(failed,), pods=(pod(failed, **last),))
+    assert (chain.next, chain.reason) == (Next.COUNT, reason)
+    assert told in chain.message
+    assert chain.tries == Tries(
+        attempts=1,
+        failures=1,
+        edit="4",
+        not_before=NOW + 10,
+        avoid=("n1",),
+        reason=reason,
+        cause=chain.message,
+    )
+
+
+def test_count_a_job_whose_node_died_and_discard_it() -> None:
+    dead = {"n1": node("n1", ready=False, not_ready_since=NOW - 50)}
+    running = job()
+    chain = ruling(jobs=(running,), pods=(pod(running),), nodes=dead)
+    assert (chain.next, chain.reason, chain.discard) == (Next.COUNT, "NodeLost", running)
+    assert ruling(jobs=(running,), pods=(pod(running),), nodes={}).next is Next.COUNT
+    spared = ruling(jobs=(running,), pods=(pod(running),), nodes=dead, fleet_lost=True)
+    assert spared.next is Next.WAIT
+
+
+def test_a_job_whose_node_died_is_counted_by_its_pin_while_it_has_no_pod() -> None:
+    assert ruling(jobs=(job(),), nodes={}).next is Next.COUNT
+
+
+def test_a_finished_job_is_recorded_though_its_node_died_since() -> None:
+    chain = ruling(jobs=(job(complete=True),), pods=(pod(job(), report=report()),), nodes={})
+    assert chain.next is Next.RECORD
+
+
+def test_backoff_until_the_next_try() -> None:
+    tries = Tries(attempts=1, failures=1, edit="4", not_before=NOW + 7, reason="R", cause="why")
+    chain = ruling(tries=tries)
+    assert (chain.next, chain.attempt, chain.delay) == (Next.BACKOFF, 2, 7)
+    assert "1 of 3" in chain.message
+    assert "why" in chain.message
+    assert ruling(tries=tries, now=NOW + 7).next is Next.CREATE
+
+
+def test_backoffs_double_and_are_spread_by_jitter() -> None:
+    failed = job(attempt=2, failed=True)
+    tries = Tries(attempts=1, failures=1, edit="4", avoid=("n0",))
+    chain = ruling(jobs=(failed,), tries=tries, jitter=0.8)
+    assert chain.tries is not None
+    assert (chain.tries.failures, chain.tries.attempts) == (2, 2)
+    assert chain.tries.not_before == pytest.approx(NOW + 20 * 1.2)
+    assert chain.tries.avoid == ("n1", "n0")
+
+
+def test_no_more_than_four_nodes_are_avoided() -> None:
+    tries = Tries(attempts=1, failures=1, edit="4", avoid=("a", "n1", "b", "c", "d"))
+    chain = ruling(jobs=(job(attempt=2, failed=True),), tries=tries)
+    assert chain.tries is not None
+    assert chain.tries.avoid == ("n1", "a", "b", "c")
+
+
+def test_a_counted_attempt_is_never_judged_again_and_never_made_again() -> None:
+    tries = Tries(attempts=1, failures=1, edit="4")
+    chain = ruling(jobs=(job(failed=True, active=0),), tries=tries)
+    assert (chain.next, chain.attempt) == (Next.CREATE, 2)
+
+
+def test_the_newest_attempt_is_judged() -> None:
+    jobs = (job(attempt=2), job(failed=True), job(attempt=3, suspended=True))
+    assert ruling(jobs=jobs).attempt == 3
+
+
+def test_stalled_when_the_tries_are_spent() -> None:
+    tries = Tries(attempts=3, failures=3, edit="4", reason="DiskFull", cause="0 left")
+    chain = ruling(tries=tries)
+    assert (chain.next, chain.reason) == (Next.STALLED, "DiskFull")
+    assert "failed 3 times: 0 left" in chain.message
+    assert "restartedAt" in chain.message
+
+
+def test_an_edit_gives_spent_tries_another_life_with_a_new_attempt_number() -> None:
+    tries = Tries(attempts=3, failures=3, edit="3", not_before=NOW + 99)
+    chain = ruling(tries=tries)
+    assert (chain.next, chain.attempt) == (Next.CREATE, 4)
+    again = ruling(jobs=(job(attempt=4, failed=True),), tries=tries)
+    assert again.tries is not None
+    assert (again.tries.failures, again.tries.attempts, again.tries.edit) == (1, 4, "4")
+
+
+def test_an_edit_does_not_shorten_a_backoff_that_is_under_way() -> None:
+    tries = Tries(attempts=1, failures=1, edit="3", not_before=NOW + 7)
+    assert ruling(tries=tries).next is Next.BACKOFF
+
+
+def test_stalled_by_a_failure_record_until_the_key_changes() -> None:
+    failed = record(
+        ENGINE, state=RecordState.FAILED, reason="UnknownFlag", message="--x", log_tail="usage:"
+    )
+    for edit in ("4", "5"):
+        chain = ruling(failed, edit=edit)
+        assert (chain.next, chain.reason) == (Next.STALLED, "UnknownFlag")
+        assert (chain.record, chain.log_tail) == (failed, "usage:")
+        assert "failed for good: --x" in chain.message
+
+
+def test_a_trashed_artifact_is_rebuilt_by_an_attempt_after_the_one_that_made_it() -> None:
+    trashed = record(ENGINE, state=RecordState.TRASHED, attempt=2, rebuilds=1)
+    chain = ruling(trashed, jobs=(job(attempt=2, complete=True, active=0),))
+    assert (chain.next, chain.attempt) == (Next.CREATE, 3)
+
+
+@pytest.mark.parametrize(
+    ("rebuilds", "wanted"),
+    [(1, Next.CREATE), (MAX_REBUILDS, Next.CREATE), (MAX_REBUILDS + 1, Next.STALLED)],
+)
+def test_stalled_after_two_rebuilds(rebuilds: int, wanted: Next) -> None:
+    trashed = record(ENGINE, state=RecordState.TRASHED, rebuilds=rebuilds, message="rank0 bad")
+    chain = ruling(trashed)
+    assert chain.next is wanted
+    if wanted is Next.STALLED:
+        assert chain.reason == "ArtifactUnusable"
+        assert "rank0 bad" in chain.message
+        assert f"ConfigMap {trashed.name}" in chain.message
+
+
+def test_the_report_of_any_of_a_jobs_pods_counts() -> None:
+    """The Job controller replaces a pod that was deleted; the first one's word may be the word."""
+    running = job(complete=True)
+    first = pod(running, uid="a", created=NOW - 9, report=report())
+    second = replace(pod(running, uid="b", created=NOW - 3))
+    assert ruling(jobs=(running,), pods=(first, second)).next is Next.RECORD
