@@ -17,12 +17,21 @@ from shardwright_sandbox.pytest_plugin import FleetMaker, Namespace
 @pytest.fixture(scope="module")
 def running(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     """One operator for the tests of a module; it must not have logged an error at the end."""
-    operator = Operator(sandbox.kubeconfig_for("sandbox-operator"), tmp_path_factory.mktemp("op"))
-    operator.start().wait()
-    yield operator
-    assert operator.alive, operator.log.read_text(encoding="utf-8")[-5000:]
-    assert operator.stop() == 0
-    assert operator.errors() == []
+    operator = Operator(
+        sandbox.kubeconfig_for("sandbox-operator"),
+        tmp_path_factory.mktemp("op"),
+        # Nobody waits for this one's Lease to expire, and a busy machine may be slow to renew it.
+        lease={"durationSeconds": 30, "renewSeconds": 20, "retrySeconds": 1},
+    )
+    try:
+        operator.start().wait()
+        yield operator
+        assert operator.alive, operator.log.read_text(encoding="utf-8")[-5000:]
+        assert operator.stop() == 0
+        assert operator.errors() == []
+    finally:
+        if operator.alive:
+            operator.kill()
 
 
 @pytest.fixture
@@ -44,10 +53,16 @@ def make_operator(sandbox: Sandbox, tmp_path: Path) -> Iterator[Callable[..., Op
 
 
 @pytest.fixture
-def kube(sandbox: Sandbox, namespace: Namespace) -> Kube:
-    """A fresh namespace with a shared claim named `models`."""
+def kube(sandbox: Sandbox, namespace: Namespace, fleet: FleetMaker) -> Iterator[Kube]:
+    """A fresh namespace with a shared claim named `models`.
+
+    Its deployments go before the nodes do (hence `fleet`): pods that the operator still places
+    while nodes vanish would be bound to nodes that nobody plays any more, and never end.
+    """
     namespace.claim()
-    return Kube(sandbox.api, namespace.name)
+    found = Kube(sandbox.api, namespace.name)
+    yield found
+    found.clear()
 
 
 @pytest.fixture

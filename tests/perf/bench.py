@@ -61,7 +61,8 @@ class Bench:
     """One sandbox, one operator."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
-        config = SandboxConfig(audit=True, die_with_parent=True)
+        # A busy machine must not make nodes NotReady in the middle of a measurement.
+        config = SandboxConfig(audit=True, die_with_parent=True, node_grace_seconds=120)
         self.sandbox = Sandbox.start(folder / "state", config, progress=Progress())
         self.rest = rest_of(self.sandbox.api)
         apply_crds(self.sandbox.api)
