@@ -41,14 +41,17 @@ generate: $(READY) ## write the CRD and the chart's copy of it
 	$(BIN)/shardwright crd --output crds/llmdeployments.yaml
 	$(BIN)/python hack/sync_chart.py
 
-.PHONY: check
-check: $(READY) ## format, lint, types, import contracts, generated files, unit tests
+.PHONY: lint
+lint: $(READY) ## format, lint, types, import contracts, generated files
 	$(BIN)/ruff format --check $(FORMATTED)
 	$(BIN)/ruff check $(FORMATTED)
 	$(RUN) -m mypy
 	$(BIN)/lint-imports
 	$(BIN)/shardwright crd --check
 	$(BIN)/python hack/sync_chart.py --check
+
+.PHONY: check
+check: lint ## lint, and the unit tests
 	$(BIN)/pytest -q tests/unit
 
 .PHONY: test

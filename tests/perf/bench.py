@@ -23,6 +23,9 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "sandbox")]
 
+from tests.support.kube import BASE, merged  # noqa: E402
+from tests.support.operator import Operator  # noqa: E402
+
 from shardwright_sandbox import audit  # noqa: E402
 from shardwright_sandbox.cluster import Sandbox  # noqa: E402
 from shardwright_sandbox.config import SandboxConfig  # noqa: E402
@@ -33,8 +36,6 @@ from shardwright_sandbox.nodes import make_nodes  # noqa: E402
 from shardwright_sandbox.progress import Progress  # noqa: E402
 from shardwright_sandbox.rest import rest_of  # noqa: E402
 from shardwright_sandbox.storage import make_claim  # noqa: E402
-from tests.support.kube import BASE, merged  # noqa: E402
-from tests.support.operator import Operator  # noqa: E402
 
 NAMESPACE = "bench"
 USER = "sandbox-operator"
@@ -107,7 +108,7 @@ class Bench:
             ready = sum(_ready(item) for item in items)
             if ready == number:
                 break
-            if time.monotonic() - last > 5:  # noqa: PLR2004 - seconds between lines
+            if time.monotonic() - last > 5:
                 last = time.monotonic()
                 console.print(f"  {ready} of {number} ready after {last - began:.1f} s")
             if time.monotonic() - began > 20 + number:
@@ -244,7 +245,15 @@ def main() -> None:
 
 def _print(rows: list[Json]) -> None:
     table = Table(title="until Ready, against bare pods in the same run")
-    heads = ("deployments", "bare s", "ours s", "ratio", "requests each", "peak MiB", "idle/min/100")
+    heads = (
+        "deployments",
+        "bare s",
+        "ours s",
+        "ratio",
+        "requests each",
+        "peak MiB",
+        "idle/min/100",
+    )
     for head in heads:
         table.add_column(head, justify="right")
     for row in rows:

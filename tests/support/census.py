@@ -1,5 +1,10 @@
 """Counts, at every state that the API server stores, what must never be there twice.
 
+A replica's pods live and go as one group. From when the first of its members goes (the leader, to
+be drained, while the workers still serve it) the group is on its way out and holds its place no
+more: its next incarnation may stand beside it. Two that both stay are never right, nor are two pods
+that work on one key.
+
 A group must also never stay bound by half: how long each one was is measured.
 """
 
@@ -8,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -21,11 +25,20 @@ PREFIX = "shardwright.dev/"
 
 def live(pod: Json) -> bool:
     """Whether a pod holds its place: not gated any more, not over, not on its way out."""
-    return (
-        not pod["spec"].get("schedulingGates")
-        and "deletionTimestamp" not in pod["metadata"]
-        and pod["status"].get("phase") not in ("Failed", "Succeeded")
-    )
+    return not pod["spec"].get("schedulingGates") and not _going(pod)
+
+
+def _going(pod: Json) -> bool:
+    over = pod["status"].get("phase") in ("Failed", "Succeeded")
+    return over or "deletionTimestamp" in pod["metadata"]
+
+
+def _group(pod: Json) -> tuple[str, ...]:
+    """Deployment, replica and incarnation of a serving pod; empty for a step's."""
+    labels = pod["metadata"]["labels"]
+    if f"{PREFIX}replica" not in labels:
+        return ()
+    return tuple(labels[PREFIX + name] for name in ("deployment", "replica", "incarnation"))
 
 
 @dataclass
@@ -36,8 +49,7 @@ class Census:
     twice: list[str] = field(default_factory=list)
     half_since: dict[tuple[str, ...], float] = field(default_factory=dict)
     longest_half: float = 0.0
-    groups_seen: set[tuple[str, ...]] = field(default_factory=set)
-    most_live: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    leaving: set[tuple[str, ...]] = field(default_factory=set)
 
     def take(self, kind: str, pod: Json) -> None:
         """One event of a watch."""
@@ -46,6 +58,8 @@ class Census:
             self.pods.pop(uid, None)
         else:
             self.pods[uid] = pod
+        if (group := _group(pod)) and (kind == "DELETED" or _going(pod)):
+            self.leaving.add(group)
         self._count()
         self._halves()
 
@@ -57,26 +71,19 @@ class Census:
     def _count(self) -> None:
         held: dict[tuple[str, ...], list[str]] = {}
         for pod in self.pods.values():
-            if live(pod):
+            if live(pod) and _group(pod) not in self.leaving:
                 held.setdefault(_place(pod), []).append(pod["metadata"]["name"])
         for place, names in held.items():
-            self.most_live[place] = max(self.most_live[place], len(names))
             if len(names) > 1:
                 self.twice.append(f"{' '.join(place)}: {', '.join(sorted(names))}")
 
     def _halves(self) -> None:
         groups: dict[tuple[str, ...], list[bool]] = {}
         for pod in self.pods.values():
-            labels = pod["metadata"]["labels"]
-            over = pod["status"].get("phase") in ("Failed", "Succeeded")
-            if f"{PREFIX}replica" in labels and "deletionTimestamp" not in pod["metadata"]:
-                names = ("deployment", "replica", "incarnation")
-                group = tuple(labels[PREFIX + name] for name in names)
-                if not over:
-                    groups.setdefault(group, []).append(bool(pod["spec"].get("nodeName")))
+            if (group := _group(pod)) and not _going(pod):
+                groups.setdefault(group, []).append(bool(pod["spec"].get("nodeName")))
         now = time.monotonic()
         halves = {group for group, bound in groups.items() if any(bound) and not all(bound)}
-        self.groups_seen |= set(groups)
         for group in [one for one in self.half_since if one not in halves]:
             self.longest_half = max(self.longest_half, now - self.half_since.pop(group))
         for group in halves:

@@ -46,9 +46,11 @@ class Operator:
         }
         self._config.write_text(yaml.safe_dump({**merged, **settings}), encoding="utf-8")
         self.process: subprocess.Popen[bytes] | None = None
+        self._begun = 0  # where in the log the present life begins
 
     def start(self) -> Operator:
         """Start it; it acts as soon as it holds the Lease."""
+        self._begun = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "shardwright", "run", "--config", str(self._config)],
@@ -66,8 +68,8 @@ class Operator:
 
     @property
     def acts(self) -> bool:
-        """Whether it has filled its store: from then on it acts."""
-        return "store filled" in self.log.read_text(encoding="utf-8")
+        """Whether it has filled its store since its last start: from then on it acts."""
+        return b"store filled" in self.log.read_bytes()[self._begun :]
 
     def kill(self) -> None:
         """SIGKILL: no last words, the Lease stays held until it expires."""

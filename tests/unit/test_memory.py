@@ -95,6 +95,7 @@ def status_of(memory: Memory, generation: int = 1) -> LLMDeploymentStatus:
         incarnations=memory.incarnations,
         failed_revision=memory.failed_revision,
         failed_cause=memory.failed_cause,
+        settled_revision=memory.settled,
         engine=EngineStatus(next=NextEngine(borrowed=memory.borrowed)) if memory.borrowed else None,
     )
     return LLMDeploymentStatus.model_validate(
@@ -110,9 +111,10 @@ def status_of(memory: Memory, generation: int = 1) -> LLMDeploymentStatus:
         Memory(wishes=(Wish(0, 1, "llama-a"), WISH), incarnations=9),
         Memory(tries={("engine", "k1"): TRIES, ("model", "k2"): Tries(attempts=1)}),
         Memory(failed_revision="llama-b", failed_cause="it died"),
+        Memory(settled="llama-a"),
         Memory(borrowed="replica 1 on n1, n2"),
     ],
-    ids=["nothing", "a wish", "all of a wish", "tries", "a rollback", "a loan"],
+    ids=["nothing", "a wish", "all of a wish", "tries", "a rollback", "settled", "a loan"],
 )
 def test_memory_comes_back_from_status_as_it_was_written(memory: Memory) -> None:
     assert recall(status_of(memory), ()) == memory
@@ -167,6 +169,7 @@ OTHERS = [
     Memory(wishes=(), incarnations=7),
     Memory(wishes=(WISH,), incarnations=7, tries={("engine", "k1"): TRIES}),
     Memory(wishes=(WISH,), incarnations=7, failed_revision="llama-b"),
+    Memory(wishes=(WISH,), incarnations=7, settled="llama-b"),
     Memory(wishes=(WISH,), incarnations=7, borrowed="replica 0 on n1"),
 ]
 

@@ -1,0 +1,511 @@
+"""What each edit of a live object costs, counted: Jobs, candidates and pods.
+
+`ROWS` is the specification: one line an edit, with the artifacts that are made anew, whether a
+candidate has to prove the result, and whether the serving pods are replaced. Anything beyond is a
+failure: another Job, another revision, another deployment's pod.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from kubernetes import client
+from tests.support.kube import GROUP, H100, H200, PLURAL, VERSION, Json, Kube, ready
+from tests.support.operator import Operator
+from tests.support.watcher import Mark, Watcher, watching
+
+from shardwright_sandbox.cluster import Sandbox
+from shardwright_sandbox.namespaces import make_namespace, remove_namespace
+from shardwright_sandbox.player.control import Act, Match, PlayerControl, Rule
+from shardwright_sandbox.pytest_plugin import FleetMaker
+from shardwright_sandbox.storage import make_claim, remove_claims
+
+pytestmark = pytest.mark.e2e
+
+REPLICAS, STAGES = 2, 2
+PATIENCE = 120.0
+_SHAPE: Json = {"parallelism": {"tensor": 2, "pipeline": STAGES}, "replicas": REPLICAS}
+# Each on a claim of its own, so that no artifact of one is found by another.
+BASES: dict[str, Json] = {
+    "TensorRT": {**_SHAPE, "storage": {"claimName": "compiled"}},
+    "TensorRT FP8": {
+        **_SHAPE,
+        "quantization": {"weights": "FP8"},
+        "storage": {"claimName": "compiled-fp8"},
+    },
+    "PyTorch": {
+        **_SHAPE,
+        "engine": {"backend": "PyTorch"},
+        "storage": {"claimName": "eager"},
+    },
+    "PyTorch FP8": {
+        **_SHAPE,
+        "engine": {"backend": "PyTorch"},
+        "quantization": {"weights": "FP8"},
+        "storage": {"claimName": "eager-fp8"},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: an edit of a base, and what it may cost.
+
+    No two rows of a base may ask for the same artifact: the second would find it there.
+    """
+
+    base: str
+    edit: str
+    change: Json
+    fetch: int = 0
+    checkpoint: int = 0
+    engine: int = 0
+    candidate: int = 0
+    roll: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.base}: {self.edit}".replace(" ", "-")
+
+
+def _shape(tensor: int, pipeline: int) -> Json:
+    return {"parallelism": {"tensor": tensor, "pipeline": pipeline}}
+
+
+_FP16: Json = {"model": {"dtype": "FP16"}}
+_H200: Json = {"gpu": {"product": H200}}
+_OTHER_MODEL: Json = {"model": {"uri": "hf://Qwen/Qwen3-8B@main"}}
+
+
+def _claim(name: str) -> Json:
+    return {"storage": {"claimName": name}}
+
+
+_VERSION: Json = {"engine": {"version": "1.2.0"}}
+_IMAGE: Json = {"engine": {"image": "mirror.example.com/tensorrt-llm:1.2.1-patched"}}
+_BATCH: Json = {"engine": {"limits": {"maxBatchSize": 32}}}
+_CONFIG: Json = {"engine": {"config": {"enable_chunked_prefill": True}}}
+_FRACTION: Json = {"engine": {"limits": {"gpuMemoryFraction": 0.8}}}
+_SAMPLES: Json = {"quantization": {"calibration": {"samples": 64}}}
+
+_BUILD = {"checkpoint": 1, "engine": 1, "candidate": 1}
+_ENGINE = {"engine": 1, "candidate": 1}
+_PROOF = {"candidate": 1}
+_NOTHING = {"roll": False}
+
+ROWS = [
+    # With engines: the checkpoint is split for TP and PP, the engine compiled for one GPU.
+    Row("TensorRT", "tensor", _shape(4, 2), **_BUILD),
+    Row("TensorRT", "pipeline", _shape(2, 4), **_BUILD),
+    Row("TensorRT", "tensor and pipeline", _shape(4, 1), **_BUILD),
+    Row("TensorRT", "GPU product", _H200, **_ENGINE),
+    Row("TensorRT", "version", _VERSION, **_BUILD),
+    Row("TensorRT", "image", _IMAGE, **_BUILD),
+    Row("TensorRT", "backend to PyTorch", {"engine": {"backend": "PyTorch"}}, **_PROOF),
+    Row("TensorRT", "weights", {"quantization": {"weights": "INT4AWQ"}}, **_BUILD),
+    Row("TensorRT", "dtype", _FP16, **_BUILD),
+    Row("TensorRT", "KV cache", {"quantization": {"kvCache": "FP8"}}, **_BUILD),
+    Row("TensorRT", "limits", _BATCH, **_ENGINE),
+    Row("TensorRT", "build workers", {"engine": {"build": {"workers": 2}}}, **_ENGINE),
+    Row("TensorRT", "plugins", {"engine": {"build": {"plugins": {"gemm": "disable"}}}}, **_ENGINE),
+    Row("TensorRT", "model uri", _OTHER_MODEL, fetch=1, **_BUILD),
+    Row("TensorRT", "storage claim", _claim("compiled-2"), fetch=1, **_BUILD),
+    Row("TensorRT", "engine config", _CONFIG),
+    Row("TensorRT", "GPU memory fraction", _FRACTION),
+    Row("TensorRT", "served name", {"model": {"servedName": "renamed"}}),
+    Row("TensorRT", "trust remote code", {"model": {"trustRemoteCode": True}}),
+    Row("TensorRT", "pod environment", {"pod": {"env": [{"name": "NCCL_DEBUG", "value": "INFO"}]}}),
+    Row("TensorRT", "pod resources", {"pod": {"resources": {"cpu": "6"}}}),
+    Row("TensorRT", "pod annotations", {"pod": {"annotations": {"example.com/scrape": "yes"}}}),
+    Row("TensorRT", "placement", {"placement": {"pipelineStages": "Spread"}}),
+    Row(
+        "TensorRT",
+        "tolerations",
+        {"placement": {"tolerations": [{"key": "example.com/llm", "operator": "Exists"}]}},
+    ),
+    Row("TensorRT", "rollout", {"rollout": {"maxSurge": 1, "drainTimeoutSeconds": 90}}, **_NOTHING),
+    Row("TensorRT", "build on", {"rollout": {"buildOn": "Borrow"}}, **_NOTHING),
+    Row("TensorRT", "secret", {"model": {"secretRef": {"name": "hf-token"}}}, **_NOTHING),
+    # Several changes at once cost what the heaviest one costs, once.
+    Row(
+        "TensorRT",
+        "limits, weights and served name",
+        {
+            "engine": {"limits": {"maxBatchSize": 16}},
+            "quantization": {"weights": "INT8SmoothQuant"},
+            "model": {"servedName": "all"},
+        },
+        **_BUILD,
+    ),
+    # Quantized from data: the data are part of the checkpoint, the GPU that it was made on is not.
+    Row("TensorRT FP8", "calibration samples", _SAMPLES, **_BUILD),
+    Row("TensorRT FP8", "GPU product", _H200, **_ENGINE),
+    Row("TensorRT FP8", "weights", {"quantization": {"weights": "None"}}, **_BUILD),
+    Row("TensorRT FP8", "KV cache", {"quantization": {"kvCache": "FP8"}}, **_BUILD),
+    # Without engines: what is loaded is the model itself, split when it is loaded.
+    Row("PyTorch", "tensor", _shape(4, 2), **_PROOF),
+    Row("PyTorch", "pipeline", _shape(2, 1), **_PROOF),
+    Row("PyTorch", "GPU product", _H200, **_PROOF),
+    Row("PyTorch", "version", _VERSION, **_PROOF),
+    Row("PyTorch", "image", _IMAGE, **_PROOF),
+    Row("PyTorch", "backend to TensorRT", {"engine": {"backend": "TensorRT"}}, **_BUILD),
+    Row("PyTorch", "weights", {"quantization": {"weights": "FP8"}}, checkpoint=1, candidate=1),
+    Row("PyTorch", "dtype", _FP16, **_PROOF),
+    Row("PyTorch", "KV cache", {"quantization": {"kvCache": "FP8"}}, **_PROOF),
+    Row("PyTorch", "limits", _BATCH, **_PROOF),
+    Row("PyTorch", "model uri", _OTHER_MODEL, fetch=1, candidate=1),
+    Row("PyTorch", "storage claim", _claim("eager-2"), fetch=1, candidate=1),
+    Row("PyTorch", "engine config", _CONFIG),
+    Row("PyTorch", "GPU memory fraction", _FRACTION),
+    Row("PyTorch", "served name", {"model": {"servedName": "renamed"}}),
+    Row("PyTorch", "secret", {"model": {"secretRef": {"name": "hf-token"}}}, **_NOTHING),
+    # Quantized without an engine: one checkpoint for every shape and GPU.
+    Row("PyTorch FP8", "tensor and pipeline", _shape(4, 1), **_PROOF),
+    Row("PyTorch FP8", "GPU product", _H200, **_PROOF),
+    Row("PyTorch FP8", "KV cache", {"quantization": {"kvCache": "FP8"}}, **_PROOF),
+    Row("PyTorch FP8", "calibration samples", _SAMPLES, checkpoint=1, candidate=1),
+    Row("PyTorch FP8", "dtype", _FP16, checkpoint=1, candidate=1),
+    # A checkpoint is keyed by the image that quantizes it.
+    Row("PyTorch FP8", "image", _IMAGE, checkpoint=1, candidate=1),
+    Row("PyTorch FP8", "model uri", _OTHER_MODEL, fetch=1, checkpoint=1, candidate=1),
+]
+
+
+class World:
+    """One namespace with a live object a base; a row leaves its object edited."""
+
+    def __init__(self, kube: Kube, watcher: Watcher, player: PlayerControl) -> None:
+        self.kube = kube
+        self.watcher = watcher
+        self.player = player
+        self._live: dict[str, tuple[str, Json]] = {}  # base: name, spec as it was stored
+
+    @contextmanager
+    def at(self, base: str) -> Iterator[str]:
+        """The live and quiet object of a base. A test that fails leaves none to the next."""
+        try:
+            yield self._settle(base)
+        except BaseException:
+            name, _ = self._live.pop(base, ("", {}))
+            if name:
+                self.kube.delete(name)
+                self.kube.wait("its pods gone", lambda: not self.kube.pods(name, live=False), 60)
+            raise
+
+    def _settle(self, base: str) -> str:
+        if base not in self._live:
+            name = f"{base.lower().replace(' ', '-')}-{uuid.uuid4().hex[:4]}"
+            made = self.kube.create(name, BASES[base])
+            self._live[base] = (name, made["spec"])
+        name, spec = self._live[base]
+        found = self.kube.get(name)
+        if found["spec"] != spec or found["metadata"].get("annotations"):
+            found["spec"] = spec
+            found["metadata"]["annotations"] = {}
+            self.kube.custom.replace_namespaced_custom_object(
+                GROUP, VERSION, self.kube.namespace, PLURAL, name, found
+            )
+        self.settled(name, REPLICAS, STAGES)
+        return name
+
+    def settled(self, name: str, replicas: int, stages: int) -> None:
+        """Wait until the object is Ready, of one revision, and nothing moves any more."""
+        self.kube.wait_ready(name, PATIENCE)
+
+        def whole() -> bool:
+            pods = self.kube.pods(name, live=False)
+            revisions = {pod["metadata"]["labels"]["shardwright.dev/revision"] for pod in pods}
+            alive = all("deletionTimestamp" not in pod["metadata"] for pod in pods)
+            return (
+                len(pods) == replicas * stages
+                and len(revisions) == 1
+                and alive
+                and all(ready(pod) for pod in pods)
+            )
+
+        self.kube.wait(f"{name} whole", whole, PATIENCE)
+        self.watcher.wait_quiet(0.8, PATIENCE)
+
+    def uids(self, name: str) -> set[str]:
+        """UIDs of a deployment's serving pods."""
+        return {pod["metadata"]["uid"] for pod in self.kube.pods(name)}
+
+    def bystanders(self, name: str) -> set[str]:
+        """UIDs of every other deployment's serving pods."""
+        return {
+            pod["metadata"]["uid"]
+            for pod in self.kube.pods()
+            if pod["metadata"]["labels"]["shardwright.dev/deployment"] != name
+        }
+
+    def touch(self, name: str) -> None:
+        """An edit that costs nothing, answered: the operator has seen what came before it."""
+        seconds = self.kube.get(name)["spec"]["rollout"]["drainTimeoutSeconds"]
+        self.kube.edit(name, {"rollout": {"drainTimeoutSeconds": seconds + 1}})
+
+    def counted(self, name: str, mark: Mark) -> dict[str, int]:
+        """What has happened since, by what the table counts; zeros left out."""
+        jobs = self.watcher.jobs_since(mark)
+        counts = {
+            "fetch": jobs.pop("model", 0),
+            "checkpoint": jobs.pop("checkpoint", 0),
+            "engine": jobs.pop("engine", 0),
+            **jobs,
+            "candidates": self.watcher.candidates_since(mark, name),
+            "pods taken down": len(self.watcher.left_since(mark, name)),
+            "pods made": len(self.watcher.born_since(mark, name)),
+            "revisions": len(self.watcher.revisions_since(mark)),
+        }
+        return {what: count for what, count in counts.items() if count}
+
+
+@pytest.fixture(scope="module")
+def world(
+    sandbox: Sandbox, running: Operator, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    """A namespace with a claim a base, GPUs for all of them and their candidates."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    make_namespace(sandbox.api, name)
+    specs = [*BASES.values(), *(row.change for row in ROWS)]
+    claims = {spec["storage"]["claimName"] for spec in specs if "storage" in spec}
+    for claim in sorted(claims):
+        make_claim(sandbox.api, sandbox.claims, name, claim)
+    kube = Kube(sandbox.api, name)
+    kube.core.create_namespaced_secret(
+        name, client.V1Secret(metadata=client.V1ObjectMeta(name="hf-token"), string_data={"a": "b"})
+    )
+    player = PlayerControl(sandbox.api)
+    player.reset()
+    player.delays(model=0.0, checkpoint=0.0, engine=0.0)
+    fleet = FleetMaker(sandbox.api)
+    fleet(
+        [
+            {"name": "table-h100", "count": 8, "gpu": {"product": H100, "count": 8}},
+            {"name": "table-h200", "count": 4, "gpu": {"product": H200, "count": 8}},
+        ]
+    )
+    with watching(sandbox.api, name) as watcher:
+        yield World(kube, watcher, player)
+    kube.clear()
+    fleet.remove()
+    player.reset()
+    remove_claims(sandbox.api, sandbox.claims, name)
+    remove_namespace(sandbox.api, name)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_an_edit_costs_what_the_table_says_and_nothing_else(world: World, row: Row) -> None:
+    with world.at(row.base) as name:
+        before, others = world.uids(name), world.bystanders(name)
+        mark = world.watcher.mark()
+        edited = world.kube.edit(name, row.change)
+        stages = edited["spec"]["parallelism"]["pipeline"]
+        world.settled(name, REPLICAS, stages)
+
+        expected = {
+            "fetch": row.fetch,
+            "checkpoint": row.checkpoint,
+            "engine": row.engine,
+            "candidates": row.candidate,
+            "pods taken down": REPLICAS * STAGES if row.roll else 0,
+            "pods made": REPLICAS * stages if row.roll else 0,
+            "revisions": 1 if row.roll else 0,
+        }
+        assert world.counted(name, mark) == {what: n for what, n in expected.items() if n}
+        kept = before & world.uids(name)
+        assert kept == (set() if row.roll else before)
+        assert world.bystanders(name) == others
+
+
+def test_setting_restarted_at_replaces_each_pod_once_and_makes_nothing(world: World) -> None:
+    with world.at("TensorRT") as name:
+        mark = world.watcher.mark()
+        world.kube.annotate(name, **{"shardwright.dev/restartedAt": "2026-01-01T00:00:00Z"})
+        world.kube.wait(
+            "every pod replaced",
+            lambda: len(world.watcher.left_since(mark, name)) == REPLICAS * STAGES,
+            PATIENCE,
+        )
+        world.settled(name, REPLICAS, STAGES)
+        assert world.counted(name, mark) == {
+            "pods taken down": REPLICAS * STAGES,
+            "pods made": REPLICAS * STAGES,
+            "revisions": 1,
+        }
+
+
+def test_labels_and_annotations_of_the_object_cost_nothing(world: World) -> None:
+    with world.at("TensorRT") as name:
+        before = world.uids(name)
+        mark = world.watcher.mark()
+        world.kube.annotate(name, **{"example.com/note": "read me"})
+        world.kube.custom.patch_namespaced_custom_object(
+            GROUP,
+            VERSION,
+            world.kube.namespace,
+            PLURAL,
+            name,
+            {"metadata": {"labels": {"example.com/team": "search"}}},
+        )
+        world.touch(name)
+        world.settled(name, REPLICAS, STAGES)
+        assert world.counted(name, mark) == {}
+        assert world.uids(name) == before
+
+
+def test_more_replicas_are_added_from_the_proven_revision_and_fewer_are_taken_down(
+    world: World,
+) -> None:
+    with world.at("TensorRT") as name:
+        before = world.uids(name)
+        mark = world.watcher.mark()
+        world.kube.edit(name, {"replicas": REPLICAS + 1})
+        world.settled(name, REPLICAS + 1, STAGES)
+        assert world.counted(name, mark) == {"pods made": STAGES}
+        assert before <= world.uids(name)
+
+        more = world.uids(name)
+        mark = world.watcher.mark()
+        world.kube.edit(name, {"replicas": 1})
+        world.settled(name, 1, STAGES)
+        assert world.counted(name, mark) == {"pods taken down": 2 * STAGES}
+        assert world.uids(name) <= more
+
+
+def test_scaling_to_zero_and_back_builds_and_proves_nothing(world: World) -> None:
+    with world.at("TensorRT") as name:
+        mark = world.watcher.mark()
+        world.kube.edit(name, {"replicas": 0})
+        world.kube.wait_reason(name, "Ready", "ScaledToZero", PATIENCE)
+        world.kube.wait("no pod", lambda: not world.kube.pods(name, live=False), PATIENCE)
+        world.kube.edit(name, {"replicas": REPLICAS})
+        world.settled(name, REPLICAS, STAGES)
+        assert world.counted(name, mark) == {
+            "pods taken down": REPLICAS * STAGES,
+            "pods made": REPLICAS * STAGES,
+        }
+
+
+def test_reverting_to_a_proven_spec_rolls_back_at_once_without_job_or_candidate(
+    world: World,
+) -> None:
+    with world.at("TensorRT") as name:
+        first = world.kube.get(name)["status"]["engine"]["serving"]["key"]
+        old = world.kube.get(name)["spec"]["engine"]["limits"]["maxNumTokens"]
+        world.kube.edit(name, {"engine": {"limits": {"maxNumTokens": old // 2}}})
+        world.settled(name, REPLICAS, STAGES)
+        assert world.kube.get(name)["status"]["engine"]["serving"]["key"] != first
+
+        mark = world.watcher.mark()
+        world.kube.edit(name, {"engine": {"limits": {"maxNumTokens": old}}})
+        world.settled(name, REPLICAS, STAGES)
+        assert world.counted(name, mark) == {
+            "pods taken down": REPLICAS * STAGES,
+            "pods made": REPLICAS * STAGES,
+        }
+        assert world.kube.get(name)["status"]["engine"]["serving"]["key"] == first
+
+
+def test_a_second_deployment_on_the_same_claim_uses_what_is_there(world: World) -> None:
+    """Model, checkpoint, engine and proof are the namespace's: the twin only starts its pods."""
+    with world.at("TensorRT") as name:
+        others = world.uids(name)
+        mark = world.watcher.mark()
+        world.kube.create("twin", BASES["TensorRT"])
+        try:
+            world.settled("twin", REPLICAS, STAGES)
+            assert world.counted("twin", mark) == {
+                "pods made": REPLICAS * STAGES,
+                "revisions": 1,
+            }
+            assert world.uids(name) == others
+        finally:
+            world.kube.delete("twin")
+            world.kube.wait("the twin gone", lambda: not world.kube.pods("twin", live=False), 60)
+
+
+def test_an_operator_restart_costs_nothing(world: World, running: Operator) -> None:
+    with world.at("TensorRT") as name, world.at("PyTorch") as other:
+        before, others = world.uids(name), world.bystanders(name)
+        mark = world.watcher.mark()
+        assert running.stop() == 0
+        running.start().wait()
+        world.touch(name)
+        world.touch(other)
+        world.settled(name, REPLICAS, STAGES)
+        world.settled(other, REPLICAS, STAGES)
+        assert world.counted(name, mark) == {}
+        assert world.counted(other, mark) == {}
+        assert world.uids(name) == before
+        assert world.bystanders(name) == others
+
+
+def test_an_operator_upgrade_with_other_images_and_levels_costs_nothing(
+    world: World, running: Operator, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """And an edit under it costs what it did: what the user did not change stays resolved."""
+    with world.at("TensorRT") as name:
+        before, others = world.uids(name), world.bystanders(name)
+        mark = world.watcher.mark()
+        assert running.stop() == 0
+        upgraded = Operator(
+            sandbox.kubeconfig_for("sandbox-operator"),
+            tmp_path,
+            operatorImage="mirror.example.com/operator:next",
+            images={"TensorRTLLM/1.2.1": "mirror.example.com/tensorrt-llm:1.2.1"},
+            levels=["topology.kubernetes.io/zone"],
+        )
+        try:
+            upgraded.start().wait()
+            world.touch(name)
+            world.settled(name, REPLICAS, STAGES)
+            assert world.counted(name, mark) == {}
+            assert world.uids(name) == before
+            assert world.bystanders(name) == others
+
+            mark = world.watcher.mark()
+            world.kube.edit(name, {"model": {"servedName": "under-the-next-one"}})
+            world.settled(name, REPLICAS, STAGES)
+            assert world.counted(name, mark) == {
+                "pods taken down": REPLICAS * STAGES,
+                "pods made": REPLICAS * STAGES,
+                "revisions": 1,
+            }
+            assert upgraded.stop() == 0
+            assert upgraded.errors() == []
+        finally:
+            if upgraded.alive:
+                upgraded.kill()
+            running.start().wait()
+
+
+def test_an_edit_taken_back_during_its_build_gives_the_build_up_and_touches_no_pod(
+    world: World,
+) -> None:
+    with world.at("TensorRT") as name:
+        before = world.uids(name)
+        hang = Rule(act=Act.HANG, match=Match(step="engine"), times=None)
+        world.player.add(hang)
+        mark = world.watcher.mark()
+        world.kube.edit(name, {"engine": {"limits": {"maxBatchSize": 24}}})
+        try:
+            world.kube.wait(
+                "the build begun",
+                lambda: any(job["status"].get("active") for job in world.kube.jobs()),
+                PATIENCE,
+            )
+            world.kube.edit(name, {"engine": {"limits": {"maxBatchSize": 64}}})
+            world.settled(name, REPLICAS, STAGES)
+            world.kube.wait(
+                "no Job running",
+                lambda: not any(job["status"].get("active") for job in world.kube.jobs()),
+                PATIENCE,
+            )
+        finally:
+            world.player.remove(hang)
+        assert world.counted(name, mark) == {"engine": 1, "revisions": 1}
+        assert world.uids(name) == before

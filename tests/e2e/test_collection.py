@@ -1,0 +1,312 @@
+"""Old artifacts on a claim: collected by age and count, back within the grace, rebuilt after it.
+
+The operators here have tiny retention settings. Folders are real; the sandbox's player moves them
+as the sweeps' pods would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+from tests.support.kube import Kube
+from tests.support.operator import Operator
+
+from shardwright_sandbox import audit
+from shardwright_sandbox.cluster import Sandbox
+from shardwright_sandbox.player.control import PlayerControl
+from shardwright_sandbox.rest import Json
+
+pytestmark = pytest.mark.e2e
+
+LONG = 3600.0
+LEASE = "shardwright-collection"
+EDITS = 12  # more than the revisions that are kept
+Make = Callable[..., Operator]
+
+
+def settings(*, keep: int = 0, age: float = 0.5, grace: float = LONG) -> dict[str, Any]:
+    return {
+        "retention": {"keepArtifacts": keep, "minAgeSeconds": age},
+        "timeouts": {"trashGraceSeconds": grace},
+        "lease": {"name": LEASE},
+    }
+
+
+class Claim:
+    """The claim `models` of a test: its files, its records, and what was published on it."""
+
+    def __init__(self, sandbox: Sandbox, kube: Kube) -> None:
+        assert sandbox.layout is not None
+        self.kube = kube
+        self.root = sandbox.claims / kube.namespace / "models" / "shardwright"
+        self._publishes = sandbox.layout.publishes
+
+    def published(self, step: str = "") -> list[str]:
+        """Keys in the order in which they were published."""
+        text = self._publishes.read_text() if self._publishes.exists() else ""
+        lines = [json.loads(line) for line in text.splitlines()]
+        return [
+            line["key"]
+            for line in lines
+            if line["namespace"] == self.kube.namespace and step in ("", line["step"])
+        ]
+
+    def there(self, step: str) -> set[str]:
+        """Keys whose folder is in its place."""
+        folder = self.root / step
+        return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+    def trash(self) -> set[str]:
+        """Keys whose folder is in the trash."""
+        folder = self.root / "trash"
+        return {path.name.split("-")[1] for path in folder.iterdir()} if folder.is_dir() else set()
+
+    def records(self) -> dict[str, Json]:
+        """Data of the records by key."""
+        items = self.kube.raw(
+            f"/api/v1/namespaces/{self.kube.namespace}/configmaps",
+            labelSelector="shardwright.dev/record=true",
+        )["items"]
+        return {item["data"]["key"]: item["data"] for item in items}
+
+    def state(self, key: str) -> str:
+        """State and reason of a record, empty without one."""
+        data = self.records().get(key, {})
+        return f"{data.get('state', '')} {data.get('reason', '')}".strip()
+
+
+@pytest.fixture
+def claim(sandbox: Sandbox, kube: Kube) -> Claim:
+    return Claim(sandbox, kube)
+
+
+def batch(size: int) -> Json:
+    """An edit that needs another engine, from the same checkpoint."""
+    return {"engine": {"limits": {"maxBatchSize": size}}}
+
+
+def edit_until_unnamed(kube: Kube, claim: Claim, name: str = "llama") -> str:
+    """Edit until no revision names the first engine any more; its key."""
+    for number in range(EDITS):
+        if number:
+            kube.edit(name, batch(8 + number))
+
+        def recorded(wanted: int = number) -> bool:
+            made = claim.published("engine")
+            return len(made) > wanted and claim.state(made[wanted]) == "Ready"
+
+        kube.wait(f"engine {number + 1} recorded", recorded, 60)
+    return claim.published("engine")[0]
+
+
+def served(kube: Kube, claim: Claim, key: str) -> bool:
+    """Whether the target's engine is the one with this key, and nothing stands in its way."""
+    following = kube.get("llama").get("status", {}).get("engine", {}).get("next") or {}
+    reason = kube.condition("llama", "EngineReady").get("reason")
+    return (
+        claim.state(key) == "Ready"
+        and key in claim.there("engine")
+        and following.get("key", key) == key
+        and reason not in ("Restoring", "Purging", "Building", "Quantizing", "Fetching", None)
+    )
+
+
+def test_an_engine_that_no_kept_revision_names_is_collected_and_a_revert_brings_it_back(
+    make_operator: Make, kube: Kube, claim: Claim, h100s: list[str]
+) -> None:
+    operator = make_operator(**settings()).start()
+    operator.wait()
+    kube.create("llama", {"replicas": 0, **batch(8)})
+    first = edit_until_unnamed(kube, claim)
+    kube.wait("first engine in the trash", lambda: first in claim.trash(), 60)
+    assert first not in claim.there("engine")
+    assert claim.state(first) == "Trashed Collected"
+    before = Counter(claim.published())
+    named = set(claim.published("engine")[-10:])
+    assert named <= claim.there("engine")
+    assert len(claim.there("checkpoint")) == len(claim.there("model")) == 1
+
+    kube.edit("llama", batch(8))
+    kube.wait("first engine restored", lambda: served(kube, claim, first), 60)
+    assert Counter(claim.published()) == before
+    assert first not in claim.trash()
+    kube.wait(
+        "the sweeps' Jobs gone",
+        lambda: (
+            not [job for job in kube.jobs() if first in job["metadata"]["name"] and _swept(job)]
+        ),
+        60,
+    )
+    assert operator.stop() == 0
+    assert operator.errors() == []
+
+
+def _swept(job: Json) -> bool:
+    return bool(job["spec"]["template"]["metadata"]["labels"]["shardwright.dev/role"] == "sweep")
+
+
+def test_a_revert_after_the_purge_builds_again_and_only_that(
+    make_operator: Make, kube: Kube, claim: Claim, h100s: list[str]
+) -> None:
+    operator = make_operator(**settings(grace=0.5)).start()
+    operator.wait()
+    kube.create("llama", {"replicas": 0, **batch(8)})
+    first = edit_until_unnamed(kube, claim)
+    kube.wait("first engine purged", lambda: not claim.state(first), 60)
+    assert first not in claim.there("engine") | claim.trash()
+    before = Counter(claim.published())
+
+    kube.edit("llama", batch(8))
+    kube.wait("first engine rebuilt", lambda: served(kube, claim, first), 60)
+    assert Counter(claim.published()) - before == Counter([first])
+    assert operator.stop() == 0
+    assert operator.errors() == []
+
+
+def test_artifacts_outlive_their_deployment_for_their_age_and_serve_the_next_one(
+    make_operator: Make, kube: Kube, claim: Claim, h100s: list[str]
+) -> None:
+    operator = make_operator(**settings(age=6)).start()
+    operator.wait()
+    kube.create("llama")
+    kube.wait_ready("llama")
+    built = set(claim.published())
+    assert len(built) == 3
+    # named: at zero replicas too, and however long
+    kube.edit("llama", {"replicas": 0})
+    kube.wait("scaled to zero", lambda: not kube.pods("llama", live=False), 60)
+    time.sleep(7)
+    assert {claim.state(key) for key in built} == {"Ready"}
+    assert all("unusedSince" not in data for data in claim.records().values())
+    kube.delete("llama")
+    kube.wait(
+        "the end of their use written down",
+        lambda: all("unusedSince" in data for data in claim.records().values()),
+        60,
+    )
+    assert {claim.state(key) for key in built} == {"Ready"}
+    kube.wait("all in the trash", lambda: claim.trash() == built, 60)
+    kube.create("llama")
+    found = kube.wait_ready("llama", 90)
+    assert found["status"]["engine"]["serving"]["key"] in built
+    assert sorted(claim.published()) == sorted(built)
+    assert claim.trash() == set()
+    assert {claim.state(key) for key in built} == {"Ready"}
+    assert operator.stop() == 0
+    assert operator.errors() == []
+
+
+def test_a_record_deleted_by_hand_costs_no_build(
+    make_operator: Make, kube: Kube, claim: Claim, h100s: list[str]
+) -> None:
+    operator = make_operator(**settings(age=LONG)).start()
+    operator.wait()
+    kube.create("llama", {"replicas": 0})
+    kube.wait("engine published", lambda: claim.published("engine"), 60)
+    key = claim.published("engine")[0]
+    kube.wait("recorded", lambda: served(kube, claim, key), 60)
+    kube.delete("llama")
+    kube.wait("Jobs gone", lambda: not kube.jobs(), 60)
+    kube.core.delete_collection_namespaced_config_map(
+        kube.namespace, label_selector="shardwright.dev/record=true"
+    )
+    before = Counter(claim.published())
+    kube.create("llama", {"replicas": 0})
+    kube.wait("recorded again", lambda: served(kube, claim, key), 60)
+    assert Counter(claim.published()) == before
+    assert operator.stop() == 0
+
+
+def test_what_is_kept_costs_no_request(
+    sandbox: Sandbox, make_operator: Make, kube: Kube, claim: Claim, h100s: list[str]
+) -> None:
+    assert sandbox.layout is not None
+    operator = make_operator(**settings(keep=3, age=0.5), resyncSeconds=1).start()
+    operator.wait()
+    kube.create("llama", {"replicas": 0})
+    kube.wait(
+        "engine recorded",
+        lambda: [key for key in claim.published("engine") if claim.state(key) == "Ready"],
+        60,
+    )
+    kube.delete("llama")
+    kube.wait(
+        "noted",
+        lambda: claim.records() and all("unusedSince" in one for one in claim.records().values()),
+        60,
+    )
+    time.sleep(2)  # proofs are none; the age of the others passes
+    log = sandbox.layout.audit_log
+    offset = audit.position(log)
+    time.sleep(6)
+    asked = audit.requests(log, "sandbox-operator", offset=offset)
+    # lists are the resync's, which is every second here
+    verbs = {what: times for what, times in asked.items() if not what.startswith(("list", "watch"))}
+    assert {what for what in verbs if not what.endswith("leases")} == set()
+    assert len(claim.records()) == 3
+    assert claim.trash() == set()
+    assert operator.stop() == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_operator_that_is_killed_at_any_moment_of_it_leaves_nothing_halfway(
+    sandbox: Sandbox,
+    make_operator: Make,
+    kube: Kube,
+    claim: Claim,
+    player: PlayerControl,
+    h100s: list[str],
+    seed: int,
+) -> None:
+    chance = random.Random(seed)  # noqa: S311 - moments, not secrets
+    # a short grace, so that a revert meets marks, renames, purges and what is gone
+    operator = make_operator(**settings(age=0.5, grace=chance.choice([0.0, 2.0]))).start()
+    operator.wait()
+    kube.create("llama", {"replicas": 0})
+    kube.wait("engine published", lambda: claim.published("engine"), 60)
+    built = set(claim.published())
+    player.delays(other=0.3)
+    lives = 1
+    leases = client.CoordinationV1Api(sandbox.api)
+    there = True
+    for _ in range(6):
+        if there:
+            kube.wait("made", lambda: kube.get("llama")["status"].get("conditions"), 60)
+            kube.delete("llama")
+        else:
+            kube.create("llama", {"replicas": 0})
+        there = not there
+        time.sleep(chance.uniform(0.1, 2.5))
+        operator.kill()
+        with contextlib.suppress(client.ApiException):
+            leases.delete_namespaced_lease(LEASE, "kube-system")
+        operator.start()
+        lives += 1
+        kube.wait(
+            "the next operator acts",
+            lambda lives=lives: operator.log.read_text().count("store filled") >= lives,
+            60,
+        )
+    if not there:
+        kube.create("llama", {"replicas": 0})
+    for key in built:
+        kube.wait(f"{key} is there", lambda key=key: claim.state(key) == "Ready", 90)
+    assert claim.there("engine") | claim.there("checkpoint") | claim.there("model") == built
+    kube.wait("no sweep left", lambda: not [job for job in kube.jobs() if _swept(job)], 90)
+    kube.delete("llama")
+    kube.wait("all collected", lambda: not claim.records(), 90)
+    assert _files(claim.root) == []
+    assert operator.alive
+
+
+def _files(root: Path) -> list[str]:
+    return [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()]
