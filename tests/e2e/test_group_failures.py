@@ -404,7 +404,12 @@ def test_a_step_whose_node_dies_is_tried_elsewhere_and_the_lost_attempt_never_co
     kube.wait(
         "the lost attempt is given up",
         lambda: (
-            [label(job, "attempt") for job in kube.jobs() if label(job, "step") == STEP_ENGINE]
+            # It stays, being deleted, until its pod is gone.
+            [
+                label(job, "attempt")
+                for job in kube.jobs()
+                if label(job, "step") == STEP_ENGINE and "deletionTimestamp" not in job["metadata"]
+            ]
             == ["2"]
         ),
     )

@@ -229,8 +229,18 @@ def test_wait_and_name_an_image_that_cannot_be_pulled(waiting: str) -> None:
 
 
 def test_wait_and_say_why_the_pod_is_not_bound() -> None:
-    chain = ruling(jobs=(job(),), pods=(pod(job(), node="", pin="n1", unschedulable="taken"),))
+    young = pod(job(), node="", pin="n1", unschedulable="taken", created=NOW - 5)
+    chain = ruling(jobs=(job(),), pods=(young,))
     assert (chain.next, chain.reason) == (Next.WAIT, "Unschedulable")
+    assert "taken" in chain.message
+    assert chain.delay == TIMES.bind_seconds - 5
+
+
+def test_a_pod_that_is_not_bound_in_time_is_given_up_for_another_node() -> None:
+    late = pod(job(), node="", pin="n1", unschedulable="taken", created=NOW - TIMES.bind_seconds)
+    chain = ruling(jobs=(job(),), pods=(late,))
+    assert (chain.next, chain.reason) == (Next.COUNT, "NotBoundInTime")
+    assert chain.discard == job()
     assert "taken" in chain.message
 
 
@@ -413,3 +423,13 @@ def test_the_report_of_any_of_a_jobs_pods_counts() -> None:
     first = pod(running, uid="a", created=NOW - 9, report=report())
     second = replace(pod(running, uid="b", created=NOW - 3))
     assert ruling(jobs=(running,), pods=(first, second)).next is Next.RECORD
+
+
+def test_an_attempt_that_ends_on_a_living_node_is_waited_for_and_on_a_dead_one_is_not() -> None:
+    counted = Tries(attempts=1, failures=1)
+    ending = job(deleting=True)
+    there = ruling(jobs=(ending,), tries=counted)
+    assert (there.next, there.reason) == (Next.WAIT, "PreviousAttemptEnding")
+    lost = node("n1", not_ready_since=NOW - TIMES.node_dead_seconds)
+    gone = ruling(jobs=(ending,), tries=counted, nodes={"n1": lost})
+    assert (gone.next, gone.attempt) == (Next.CREATE, 2)

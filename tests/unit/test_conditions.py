@@ -318,6 +318,13 @@ ROWS: dict[str, Row] = {
         parts=("llm/older",),
         others={"Placed": ("False", "Queued")},
     ),
+    "the server refuses a write": Row(
+        ("False", "WriteRefused"),
+        IN_PROGRESS,
+        {**PROVEN, "groups": (group(0, State.ABSENT),), "wishes": (wish(0),)},
+        Outcome(refused="no PriorityClass with name gold was found"),
+        parts=("no PriorityClass with name gold was found",),
+    ),
     "a quota refuses a pod": Row(
         ("False", "QuotaExceeded"),
         IN_PROGRESS,

@@ -11,11 +11,11 @@ from tests.support.fleet import gpu_node
 
 from shardwright.api import names
 from shardwright.api.settings import Settings
-from shardwright.api.status import GroupStatus, LLMDeploymentStatus
+from shardwright.api.status import Condition, GroupStatus, LLMDeploymentStatus
 from shardwright.observe.world import DeploymentView, PodView, Record, RecordState
 from shardwright.plan.conditions import Outcome
 from shardwright.plan.deployment import decide
-from shardwright.plan.report import report
+from shardwright.plan.report import _word, report
 from shardwright.plan.revisions import Revision
 from shardwright.plan.situation import Decision, DeletePod, LetServe, Situation
 from shardwright.runner.contract import STEP_PROOF
@@ -118,3 +118,42 @@ def test_requests_reach_the_new_replica_before_the_old_one_is_taken_out() -> Non
     new = [pod(stage, 3, labels={**replica, names.LABEL_STAGE: str(stage)}) for stage in (0, 1)]
     kinds = [type(intent) for intent in acting(situation(*old, *new)).intents]
     assert kinds.index(LetServe) < kinds.index(DeletePod)
+
+
+def test_a_revision_that_cannot_be_read_freezes_everything_and_says_so() -> None:
+    found = replace(
+        situation(pod(0, 3), pod(1, 3)), revisions=(), unreadable=("llama-abc: version 9",)
+    )
+    decision = decide(found)
+    assert decision.intents == ()
+    assert not decision.remembered
+    status = report(found, decision, Outcome())
+    stalled = next(item for item in status.conditions if item.type == "Stalled")
+    assert (stalled.status, stalled.reason) == ("True", "RevisionUnreadable")
+    assert "llama-abc: version 9" in stalled.message
+    assert [group.incarnation for group in status.groups] == [3]
+
+
+@pytest.mark.parametrize(
+    ("told", "word"),
+    [
+        ("OutOfnvidia.com/gpu", "OutOfnvidiacomgpu"),
+        ("OutOfephemeral-storage", "OutOfephemeralstorage"),
+        ("137", "Reason137"),
+        ("", "Reason"),
+        ("ImagePullFailed", "ImagePullFailed"),
+    ],
+)
+def test_a_reason_of_the_kubelets_making_never_keeps_status_from_being_written(
+    told: str, word: str
+) -> None:
+    assert _word(told) == word
+    Condition.model_validate(
+        {
+            "type": "Ready",
+            "status": "False",
+            "reason": _word(told),
+            "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+    )

@@ -28,6 +28,7 @@ def nodes(*lost_at: float | None) -> dict[str, object]:
         ((100.0, 105.0, None, None), False),  # half is no majority
         ((100.0, 105.0, 110.0, None), True),
         ((100.0, 101.0), False),  # of two nodes one cannot tell
+        ((-9e5, 100.0, 105.0, 110.0, None), True),  # one that is long dead changes nothing
     ],
 )
 def test_more_than_half_of_the_fleet_within_a_minute_is_a_lost_fleet(
@@ -39,7 +40,7 @@ def test_more_than_half_of_the_fleet_within_a_minute_is_a_lost_fleet(
 def test_a_lost_fleet_is_believed_to_be_gone_after_ten_minutes() -> None:
     found = nodes(100.0, 101.0, 102.0)
     assert fleet_lost(found, now=200.0)  # type: ignore[arg-type]
-    assert not fleet_lost(found, now=100.0 + 601)  # type: ignore[arg-type]
+    assert not fleet_lost(found, now=102.0 + 601)  # type: ignore[arg-type]
 
 
 def test_a_valid_spec_is_read() -> None:

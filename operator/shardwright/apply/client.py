@@ -36,7 +36,7 @@ from shardwright.apply.errors import (
     Unavailable,
     from_response,
 )
-from shardwright.apply.kinds import REVISION, kind_of, meta
+from shardwright.apply.kinds import JOB, REVISION, kind_of, meta
 
 Body = dict[str, Any]
 RequestHook = Callable[[int, str, str, float], None]
@@ -264,6 +264,8 @@ class Cluster:
     ) -> Body:
         """Delete exactly the object with `uid`; what it owns goes in the background.
 
+        A Job stays until its pod is gone, so that the next attempt can wait for it.
+
         Returns:
             The object as it is while it ends, or a `Status` if it is gone at once.
 
@@ -275,7 +277,7 @@ class Cluster:
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "preconditions": {"uid": uid},
-            "propagationPolicy": "Background",
+            "propagationPolicy": "Foreground" if kind == JOB else "Background",
         }
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds

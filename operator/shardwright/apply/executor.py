@@ -28,7 +28,7 @@ from shardwright.apply.errors import (
     PatchRejected,
 )
 from shardwright.apply.events import event_body
-from shardwright.apply.kinds import EVENT, JOB, meta
+from shardwright.apply.kinds import BUDGET, EVENT, JOB, SERVICE, meta
 from shardwright.apply.writes import (
     Apply,
     ApplyStatus,
@@ -179,6 +179,9 @@ class Executor:
                 raise
             outcome.quota = error.message
         else:
+            if write.kind in (SERVICE, BUDGET):
+                # What is applied from now on was created: nothing to apply before it changes.
+                self._applied[_place(write)] = (_digest(write.body), version_of(made))
             self._cache.observed(write.kind, made, by=by)
             outcome.done += 1
 
@@ -198,9 +201,8 @@ class Executor:
             outcome.done += 1
 
     async def _apply(self, write: Apply, outcome: Outcome, by: object) -> None:
-        found = meta(write.body)
-        place = (write.kind, str(found.get("namespace", "")), str(found["name"]))
-        digest = hashlib.sha256(json.dumps(write.body, sort_keys=True).encode()).hexdigest()
+        place = _place(write)
+        digest = _digest(write.body)
         now = self._cache.version(*place)
         before = self._applied.get(place)
         if before and now and before[0] == digest and before[1].same_content(now):
@@ -280,6 +282,15 @@ class Executor:
             _log.warning("event not posted", reason=write.reason, error=str(error))
             return
         outcome.done += 1
+
+
+def _place(write: Create | Apply) -> tuple[str, str, str]:
+    found = meta(write.body)
+    return write.kind, str(found.get("namespace", "")), str(found["name"])
+
+
+def _digest(body: Body) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def version_of(body: Body) -> Version:

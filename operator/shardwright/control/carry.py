@@ -40,14 +40,14 @@ class Carrier:
         settings: Settings,
         *,
         spread: bool | None,
-        budget_exists: bool,
+        children: frozenset[tuple[str, str]],
         hostname: Callable[[str], str],
     ) -> None:
         self._view = view
         self._settings = settings
         self._owner = Owner(view.name, view.uid)
         self._spread = spread
-        self._budget_exists = budget_exists
+        self._children_there = children
         self._hostname = hostname
 
     def writes(self, intents: Sequence[Intent]) -> list[Write | Together]:
@@ -186,11 +186,18 @@ class Carrier:
     def _children(self, minimum: int) -> Sequence[Write]:
         namespace = self._view.namespace
         children = [
-            Apply("Service", services.ranks_service(namespace, self._owner)),
-            Apply("Service", services.leader_service(namespace, self._owner)),
+            ("Service", services.ranks_service(namespace, self._owner)),
+            ("Service", services.leader_service(namespace, self._owner)),
         ]
-        if minimum or self._budget_exists:
+        budget = services.disruption_budget(namespace, self._owner, minimum_available=minimum)
+        budgets = ("PodDisruptionBudget", budget["metadata"]["name"])
+        if minimum or budgets in self._children_there:
             # Before the first group serves there is nothing to protect.
-            budget = services.disruption_budget(namespace, self._owner, minimum_available=minimum)
-            children.append(Apply("PodDisruptionBudget", budget))
-        return children
+            children.append(("PodDisruptionBudget", budget))
+        return [self._child(kind, body) for kind, body in children]
+
+    def _child(self, kind: str, body: dict[str, Any]) -> Write:
+        """Created first, so that an object of somebody else's that has the name is left alone."""
+        if (kind, body["metadata"]["name"]) in self._children_there:
+            return Apply(kind, body)
+        return Create(kind, body, self._view.uid)

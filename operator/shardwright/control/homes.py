@@ -98,9 +98,16 @@ class Homes:
         self._borrow = self._loan(decision)
 
     def _find_group(self, decision: Decision) -> None:
-        wanted = next((item for item in decision.intents if isinstance(item, PlaceGroup)), None)
-        if wanted is None:
-            return
+        """The first group that finds a place; else the words of the first one asked for."""
+        for wanted in decision.intents:
+            if isinstance(wanted, PlaceGroup):
+                answer = self._place(wanted, decision)
+                if isinstance(answer, Placement):
+                    self._group = (wanted, answer)
+                    return
+                self._group = self._group or (wanted, answer)
+
+    def _place(self, wanted: PlaceGroup, decision: Decision) -> Placement | NoRoom | Queued:
         pods = wanted.group.pods
         others = frozenset(
             node
@@ -116,10 +123,12 @@ class Homes:
             self._key, request, order_of_placement(priority, created), self._label("replica")
         )
         uids = [pod.uid for pod in pods]
+        waited = ticket.slot in self._placer.waiting
         answer = _elsewhere_first(ticket, lambda one: self._placer.place_group(one, uids))
         if isinstance(answer, Placement):
             self._promised += uids
-        self._group = (wanted, answer)
+            self.made_way |= waited
+        return answer
 
     def _find_step(self, decision: Decision) -> None:
         wanted = next((item for item in decision.intents if isinstance(item, PlaceStep)), None)

@@ -7,11 +7,15 @@ end, and only when it changed.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import structlog
 
 from shardwright.api import names
 from shardwright.api.status import LLMDeploymentStatus
 from shardwright.apply.client import Cluster
+from shardwright.apply.errors import Forbidden, Invalid
+from shardwright.apply.executor import Outcome as Done
 from shardwright.apply.kinds import SECRET
 from shardwright.apply.writes import ApplyStatus, Create, Together, Write
 from shardwright.control.carry import Carrier
@@ -58,30 +62,24 @@ class Reconciler:
     async def _deployment(self, key: Key) -> Result:
         view = self.store.deployment(key.namespace, key.name)
         if view is None or view.deleting:
-            self._forget(key, view)
+            self._forget(key)
             return Result()
         situation = await self.situator.situation(view)
         homes = Homes(key, self.placer, self.store, situation)
         decision = decide(situation, move_possible=homes.move_possible())
-        homes.find(decision)
-        carrier = Carrier(
-            view,
-            self.settings,
-            spread=homes.spread,
-            budget_exists=bool(self.store.budgets_of(view.uid)),
-            hostname=homes.hostname,
-        )
-        writes = [
-            *self._runner(view, decision),
-            *carrier.writes(decision.intents),
-            *homes.writes(carrier),
-        ]
+        # Before anything is awaited: what happens meanwhile must wake this key.
+        self.store.needs(key, interests(situation, decision))
+        refused = ""
         try:
-            done = await self.executor.execute(writes, by=key)
+            homes.find(decision)
+            self.store.wait_for_capacity(key, homes.waiting)
+            done = await self.executor.execute(self._writes(view, decision, homes), by=key)
+        except (Invalid, Forbidden) as error:
+            # The server will not have it (a priority class, a security level, a right that lacks):
+            # status says so, and it is tried again rarely.
+            refused, done = str(error), Done()
         finally:
             homes.settle()
-        self.store.wait_for_capacity(key, homes.waiting or bool(done.quota))
-        self.store.needs(key, interests(situation, decision))
         if homes.made_way:
             self.add(self.store.waiters - {key})
         if done.stale:
@@ -89,9 +87,10 @@ class Reconciler:
         measure_steps(self.metrics, situation, decision)
         measure_placement(self.metrics, situation, homes.placed, done)
         decision = after_quota(situation, decision, done.quota)
-        status = report(situation, decision, homes.outcome(done.quota))
-        wrote = await self._status(key, view, situation, status)
-        if not wrote or done.blocked:
+        taken = next((words for words in done.blocked if "belongs to" in words), "")
+        outcome = replace(homes.outcome(done.quota), refused=refused, taken=taken)
+        wrote = await self._status(key, view, situation, report(situation, decision, outcome))
+        if not wrote or done.blocked or refused:
             return Result(requeue=True)
         if done.quota:
             return Result(requeue_after=QUOTA_SECONDS)
@@ -99,16 +98,39 @@ class Reconciler:
             return Result(requeue_after=SOON_SECONDS)
         return Result(requeue_after=decision.requeue)
 
-    def _forget(self, key: Key, view: DeploymentView | None) -> None:
+    def _forget(self, key: Key) -> None:
         """The object is gone or going: garbage collection takes what it owned."""
-        if view is not None:
-            self.situator.forget(view.uid)
+        self.situator.forget(key)
         made_way = [self.placer.forget(key, step=step) for step in (False, True)]
         self.store.wait_for_capacity(key, False)  # noqa: FBT003 - a state
         self.store.needs(key, ())
         self.metrics.forget(key.namespace, key.name)
         if any(made_way):
             self.add(set(self.store.waiters))
+
+    def _writes(
+        self, view: DeploymentView, decision: Decision, homes: Homes
+    ) -> list[Write | Together]:
+        """What the pass wants written, in order."""
+        carrier = Carrier(
+            view,
+            self.settings,
+            spread=homes.spread,
+            children=frozenset(
+                (kind, child.name)
+                for kind, found in (
+                    ("Service", self.store.services_of(view.uid)),
+                    ("PodDisruptionBudget", self.store.budgets_of(view.uid)),
+                )
+                for child in found
+            ),
+            hostname=homes.hostname,
+        )
+        return [
+            *self._runner(view, decision),
+            *carrier.writes(decision.intents),
+            *homes.writes(carrier),
+        ]
 
     def _runner(self, view: DeploymentView, decision: Decision) -> list[Write]:
         """The namespace's runner, before the first pod that mounts it."""

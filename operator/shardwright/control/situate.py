@@ -6,6 +6,7 @@ generation or uid: what was read is kept.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,6 +18,7 @@ from shardwright.api.settings import Settings
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.api.status import LLMDeploymentStatus
 from shardwright.control.placer import renamed
+from shardwright.control.queue import Key
 from shardwright.control.store import Store
 from shardwright.observe.nodes import node_pools
 from shardwright.observe.world import ClaimView, DeploymentView, NodeView, PodView, RevisionView
@@ -28,6 +30,7 @@ from shardwright.plan.situation import Situation
 # A Secret that was there is asked for again this rarely: idle must cost next to no requests.
 SECRET_SECONDS = 3600.0
 FLEET_WINDOW_SECONDS = 60.0
+FLEET_PATIENCE_SECONDS = 600.0
 
 SecretThere = Callable[[str, str], Awaitable[bool]]
 
@@ -49,14 +52,17 @@ class Situator:
         self._secret_there = secret_there
         self._clock = clock
         self._jitter = jitter
-        self._specs: dict[str, tuple[int, LLMDeploymentSpec | None, str, str]] = {}
-        self._revisions: dict[str, Revision] = {}
+        # By deployment, so that what is gone leaves nothing behind.
+        self._specs: dict[Key, tuple[str, int, LLMDeploymentSpec | None, str, str]] = {}
+        self._revisions: dict[Key, dict[str, Revision]] = {}
+        self._lost_at = -math.inf
         self._counted: tuple[int, Mapping[str, Product]] | None = None
         self._secrets: dict[tuple[str, str], tuple[float, bool]] = {}
 
-    def forget(self, uid: str) -> None:
+    def forget(self, key: Key) -> None:
         """A deployment is gone."""
-        self._specs.pop(uid, None)
+        self._specs.pop(key, None)
+        self._revisions.pop(key, None)
 
     async def situation(self, view: DeploymentView) -> Situation:
         """What is known of one deployment now."""
@@ -64,7 +70,7 @@ class Situator:
         spec, error, digest = self._spec(view)
         # Asked first: from here on nothing is awaited, so that all of it is of one moment.
         missing = await self._missing_secrets(view, spec)
-        revisions = self._read(store.revisions_of(view.uid))
+        revisions, unreadable = self._read(view, store.revisions_of(view.uid))
         claims = self._claims(view, spec, revisions)
         uids = {claim.uid for claim in claims.values()} | {
             revision.resolved.claim_uid for revision in revisions
@@ -96,9 +102,20 @@ class Situator:
                 for record in store.records_on(uid)
             },
             nodes=nodes,
-            fleet_lost=fleet_lost(nodes, now),
+            fleet_lost=self._fleet_lost(nodes, now),
             products=self._products(),
+            unreadable=unreadable,
         )
+
+    def _fleet_lost(self, nodes: Mapping[str, NodeView], now: float) -> bool:
+        """Whether the fleet is lost, or was a moment ago: its nodes come back one by one.
+
+        The last of them have been NotReady for as long as the first; each gets the time that any
+        other node has.
+        """
+        if fleet_lost(nodes, now):
+            self._lost_at = now
+        return now - self._lost_at < self._settings.timeouts.node_dead_seconds
 
     def _products(self) -> Mapping[str, Product]:
         """What the cluster has, counted once a change of its nodes."""
@@ -109,22 +126,33 @@ class Situator:
         return self._counted[1]
 
     def _spec(self, view: DeploymentView) -> tuple[LLMDeploymentSpec | None, str, str]:
-        known = self._specs.get(view.uid)
-        if known is not None and known[0] == view.generation:
-            return known[1:]
+        key = _key(view)
+        known = self._specs.get(key)
+        if known is not None and known[:2] == (view.uid, view.generation):
+            return known[2:]
         spec, error = parse_spec(view.spec)
         digest = spec_digest(spec) if spec is not None else ""
-        self._specs[view.uid] = (view.generation, spec, error, digest)
+        self._specs[key] = (view.uid, view.generation, spec, error, digest)
         return spec, error, digest
 
-    def _read(self, views: tuple[RevisionView, ...]) -> tuple[Revision, ...]:
-        found = []
-        for view in views:
-            known = self._revisions.get(view.uid)
-            known = read(view) if known is None else replace(known, number=view.number)
-            self._revisions[view.uid] = known
-            found.append(known)
-        return tuple(sorted(found, key=lambda revision: (revision.number, revision.name)))
+    def _read(
+        self, view: DeploymentView, views: tuple[RevisionView, ...]
+    ) -> tuple[tuple[Revision, ...], tuple[str, ...]]:
+        """Revisions by number, and what is wrong with those that cannot be read."""
+        known = self._revisions.get(_key(view), {})
+        fresh: dict[str, Revision] = {}
+        unreadable = []
+        for item in views:
+            if item.uid in known:
+                fresh[item.uid] = replace(known[item.uid], number=item.number)
+                continue
+            try:
+                fresh[item.uid] = read(item)
+            except (ValueError, TypeError, KeyError) as error:
+                unreadable.append(f"{item.name}: {error}")
+        self._revisions[_key(view)] = fresh
+        ordered = sorted(fresh.values(), key=lambda one: (one.number, one.name))
+        return tuple(ordered), tuple(unreadable)
 
     def _claims(
         self,
@@ -163,6 +191,10 @@ class Situator:
         return tuple(missing)
 
 
+def _key(view: DeploymentView) -> Key:
+    return Key("deployment", view.namespace, view.name)
+
+
 def _homed(pods: tuple[PodView, ...], hosts: Mapping[str, str]) -> tuple[PodView, ...]:
     """Pods with their pins as node names."""
     if not hosts:
@@ -195,10 +227,8 @@ def fleet_lost(nodes: Mapping[str, NodeView], now: float) -> bool:
     half = len(gpu_nodes) // 2 + 1
     if len(gpu_nodes) < 3 or len(lost) < half:  # noqa: PLR2004 - of two nodes one is no majority
         return False
-    return (
-        any(
-            lost[index + half - 1] - lost[index] <= FLEET_WINDOW_SECONDS
-            for index in range(len(lost) - half + 1)
-        )
-        and now - lost[0] < FLEET_WINDOW_SECONDS * 10
+    return any(
+        lost[index + half - 1] - lost[index] <= FLEET_WINDOW_SECONDS
+        and now - lost[index] < FLEET_PATIENCE_SECONDS
+        for index in range(len(lost) - half + 1)
     )

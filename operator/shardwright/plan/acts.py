@@ -50,10 +50,11 @@ def act(
         *_served(situation, findings.groups, by_name),
         *farewells(situation, wishes),
         *_placements_begun(findings.groups),
-        *_steps(situation, chains, by_name),
-        *_births(situation, wishes, groups, chains, by_name),
-        *_homes(findings, wishes, groups, by_name),
         *_children(situation, findings),
+        # Replicas before steps: a build that is refused must not keep a dead one away.
+        *_births(situation, findings, wishes, groups, chains, by_name),
+        *_homes(findings, wishes, groups, chains, by_name),
+        *_steps(situation, chains, by_name),
         *_pruned(revisions, wishes, findings),
     ]
 
@@ -129,20 +130,22 @@ def _steps(
 ) -> list[Intent]:
     """Make, adopt and place the Jobs that the chains ask for; give up those that none does."""
     intents: list[Intent] = []
-    wanted: set[tuple[str, str]] = set()
+    wanted: set[tuple[str, str, str]] = set()
     uid = situation.deployment.uid
     for name, chain in chains.items():
         artifact = chain.artifact
-        if artifact is None or (artifact.step, artifact.key) in wanted:
+        if artifact is None:
             continue
-        wanted.add((artifact.step, artifact.key))
         revision = revisions.get(name)
         spec = revision.resolved.spec if revision is not None else situation.spec
         if spec is None:
             continue
         claim = situation.claims.get(spec.storage.claim_name)
-        if claim is None:
+        if claim is None or (revision is not None and claim.uid != revision.resolved.claim_uid):
+            continue  # the claim is gone; one of the same name holds nothing of the old
+        if (claim.uid, artifact.step, artifact.key) in wanted:
             continue
+        wanted.add((claim.uid, artifact.step, artifact.key))
         if chain.next is Next.CREATE:
             intents.append(CreateStep(artifact, chain.attempt, spec, claim))
         job = chain.job
@@ -164,23 +167,40 @@ def _steps(
     lost = {(step.step, step.key): step.attempts for step in situation.status.steps}
     for job in situation.jobs:
         over = job.complete or job.failed or job.deleting
-        needed = (job.step, job.key) in wanted and job.attempt > lost.get((job.step, job.key), 0)
+        asked = (job.claim_uid, job.step, job.key) in wanted
+        needed = asked and job.attempt > lost.get((job.step, job.key), 0)
         if uid in job.owners and not over and not needed:
             intents.append(DropStep(job, alone=set(job.owners) == {uid}))
     return intents
 
 
+def _is_candidate(findings: Findings, wish: Wish, group: Group) -> bool:
+    target = findings.target
+    return (
+        target is not None
+        and wish.revision == target.name
+        and not findings.target_proven
+        and not group.serving
+    )
+
+
 def _births(
     situation: Situation,
+    findings: Findings,
     wishes: Sequence[Wish],
     groups: Mapping[int, Group],
     chains: Mapping[str, Chain],
     revisions: Mapping[str, Revision],
 ) -> list[Intent]:
-    """Create the pods of one more group, unless another one still waits for a place."""
-    if any(group.state is State.GATED for group in groups.values()):
+    """Create the pods of one more group, unless another one still waits for a place.
+
+    A candidate that waits holds up no replica that serves, and comes last itself.
+    """
+    proof = {wish.index for wish in wishes if _is_candidate(findings, wish, groups[wish.index])}
+    gated = {index for index, group in groups.items() if group.state is State.GATED}
+    if gated - proof:
         return []
-    for wish in wishes:
+    for wish in sorted(wishes, key=lambda item: (item.index in proof, item.index)):
         group = groups[wish.index]
         revision = revisions.get(wish.revision)
         chain = chains.get(wish.revision)
@@ -206,19 +226,32 @@ def _homes(
     findings: Findings,
     wishes: Sequence[Wish],
     groups: Mapping[int, Group],
+    chains: Mapping[str, Chain],
     revisions: Mapping[str, Revision],
 ) -> list[Intent]:
-    """Ask for nodes for the one group that has all its pods and no place."""
+    """Ask for nodes for groups that have all their pods and no place, the candidate last.
+
+    While a replica of the same GPU product is on its way back (its pods are not there yet, or its
+    backoff runs) the candidate does not take the GPUs that it left.
+    """
+    asked: list[PlaceGroup] = []
+    proof: list[PlaceGroup] = []
+    coming: set[str] = set()
     for wish in wishes:
         group = groups[wish.index]
         revision = revisions.get(wish.revision)
-        if group.state is State.GATED and revision is not None:
-            target = findings.target
-            candidate = (
-                target is not None and wish.revision == target.name and not findings.target_proven
-            )
-            return [PlaceGroup(group, wish, revision.resolved, candidate)]
-    return []
+        if revision is None:
+            continue
+        candidate = _is_candidate(findings, wish, group)
+        if group.state is State.GATED:
+            place = PlaceGroup(group, wish, revision.resolved, candidate)
+            (proof if candidate else asked).append(place)
+        chain = chains.get(wish.revision)
+        back = group.state in (State.ABSENT, State.PARTIAL) and not wish.held
+        if back and not candidate and chain is not None and chain.ready:
+            coming.add(revision.resolved.spec.gpu.product)
+    patient = [place for place in proof if place.resolved.spec.gpu.product not in coming]
+    return [*asked, *patient]
 
 
 def _children(situation: Situation, findings: Findings) -> list[Intent]:

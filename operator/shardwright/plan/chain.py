@@ -10,7 +10,7 @@ was made from, so a kept engine is served without its checkpoint.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from shardwright.api.settings import Timeouts
@@ -178,14 +178,21 @@ def judge_artifact(claim_uid: str, artifact: Artifact, shop: Shop) -> Chain:
     if live:
         return _judge_job(artifact, live[-1], tries, shop)
     attempt = max(base, tries.attempts, *(job.attempt for job in jobs), 0) + 1
-    leaving = [job for job in jobs if job.deleting and job.active]
-    if leaving:
+    # A Job goes when its pod is gone; on a dead node that may be never, and nothing runs there.
+    ending = [
+        job
+        for job in jobs
+        if job.deleting
+        and job.active
+        and dead_node(job.node, shop.nodes, shop.now, shop.timeouts) is None
+    ]
+    if ending:
         return Chain(
             Next.WAIT,
             artifact,
-            job=leaving[0],
+            job=ending[0],
             reason="PreviousAttemptEnding",
-            message=f"attempt {leaving[0].attempt} of {artifact.step} is still ending",
+            message=f"attempt {ending[0].attempt} of {artifact.step} is still ending",
         )
     if _spent(tries, shop):
         return Chain(
@@ -298,6 +305,14 @@ def _judge_job(artifact: Artifact, job: JobView, tries: Tries, shop: Shop) -> Ch
             reason=chain.reason,
             message=chain.message,
         )
+    if pod is not None and not pod.node and not pod.finished:
+        if shop.now - pod.created >= shop.timeouts.bind_seconds:
+            told = f": {pod.unschedulable}" if pod.unschedulable else ""
+            cause = f"pod {pod.name} was not bound to {where} in time{told}"
+            late = _count(artifact, job, tries, shop, "NotBoundInTime", cause)
+            return replace(late, discard=job)
+        left = pod.created + shop.timeouts.bind_seconds - shop.now
+        return replace(_running(artifact, job, pod), delay=left)
     return _running(artifact, job, pod)
 
 

@@ -33,6 +33,8 @@ class Outcome:
     no_room_for_step: str = ""
     queued_behind: str = ""
     quota: str = ""
+    taken: str = ""  # which name of ours belongs to an object of somebody else's
+    refused: str = ""  # what the API server said when it would not have a write
     borrow: str = ""
     placed: Mapping[int, Sequence[str]] | None = None
 
@@ -301,6 +303,10 @@ def _progress(
     findings: Findings, outcome: Outcome, memory: Memory, replicas: int
 ) -> tuple[str, str]:
     """The one thing that is waited for now, or that all is well."""
+    if outcome.taken:
+        return "NameTaken", f"{outcome.taken}; rename or delete it, or choose another name"
+    if outcome.refused:
+        return "WriteRefused", f"the API server refuses what the operator writes: {outcome.refused}"
     if quota := _quota(findings, outcome):
         return "QuotaExceeded", quota
     for chain in (findings.fetching, findings.chain):

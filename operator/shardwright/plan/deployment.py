@@ -25,6 +25,7 @@ from shardwright.plan.revisions import Revision, proven, serving
 from shardwright.plan.rollout import Goal, Verdict, Wish, advance, mend
 from shardwright.plan.situation import CreatePods, Decision, Findings, Intent, Situation
 from shardwright.runner.contract import STEP_PROOF
+from shardwright.runtimes.base import Refusal
 
 # Secrets are not watched: that would take the right to read them all.
 MISSING_SECRET_SECONDS = 10.0
@@ -37,6 +38,8 @@ def decide(situation: Situation, *, move_possible: bool = False) -> Decision:
     `move_possible`: a group on a cordoned node could be placed elsewhere on free GPUs.
     """
     memory = recall(situation.status, situation.pods)
+    if situation.unreadable:
+        return _frozen(situation, memory)
     shop = _shop(situation, memory)
     aimed = aim(situation, shop)
     revisions = aimed.revisions
@@ -79,7 +82,13 @@ def decide(situation: Situation, *, move_possible: bool = False) -> Decision:
     if verdict.failed_proof is None:
         wishes, used = advance(after.wishes, groups, goal, incarnations=after.incarnations)
         after = replace(after, wishes=wishes, incarnations=used)
-    after = _settle_loan(after, goal)
+    chain = chains.get(target.name) if target is not None else None
+    hopeless = (
+        proof_failure is not None
+        or verdict.failed_proof is not None
+        or (chain is not None and chain.next in (Next.STALLED, Next.FAIL))
+    )
+    after = _settle_loan(after, goal, hopeless=hopeless)
     if evidence and target is not None:
         after = replace(after, settled=target.name)
     findings = Findings(
@@ -117,6 +126,21 @@ def decide(situation: Situation, *, move_possible: bool = False) -> Decision:
         findings=findings,
         requeue=_requeue(situation, after, chains, groups),
     )
+
+
+def _frozen(situation: Situation, memory: Memory) -> Decision:
+    """Some revision cannot be read (a newer operator wrote it): touch nothing, and say so."""
+    by_name = {revision.name: revision for revision in situation.revisions}
+    refusal = Refusal(
+        "RevisionUnreadable",
+        f"ControllerRevision {situation.unreadable[0]}; nothing is touched: run the operator that "
+        "wrote it, or delete the revision if nothing runs from it",
+    )
+    groups = tuple(
+        _observe(situation, by_name, wish) for wish in memory.wishes if wish.revision in by_name
+    )
+    findings = Findings(refusal=refusal, groups=groups, wishes=memory.wishes)
+    return Decision(memory, remembered=False, intents=(), findings=findings)
 
 
 def _shop(situation: Situation, memory: Memory) -> Shop:
@@ -252,9 +276,10 @@ def _after_mending(
     )
 
 
-def _settle_loan(memory: Memory, goal: Goal) -> Memory:
-    """A loan ends when the candidate serves, or when there is nothing left to prove."""
-    if memory.borrowed and (goal.target_proven or goal.target == goal.serving):
+def _settle_loan(memory: Memory, goal: Goal, *, hopeless: bool) -> Memory:
+    """A loan ends when the candidate serves, when nothing is left to prove, or it failed."""
+    over = goal.target_proven or goal.target == goal.serving or hopeless
+    if memory.borrowed and over:
         return replace(memory, borrowed="")
     return memory
 
@@ -293,6 +318,8 @@ def _requeue(
     waits += [chain.delay for chain in chains.values() if chain.delay > 0]
     waits += [tries.not_before - now for tries in memory.tries.values() if tries.not_before > now]
     waits += [left for group in groups.values() if (left := next_deadline(group, now, timeouts))]
+    if situation.fleet_lost:
+        waits.append(timeouts.node_dead_seconds)
     if situation.missing_secrets:
         waits.append(MISSING_SECRET_SECONDS)
     homes = [pod.node or pod.pin for pod in situation.pods]
@@ -312,7 +339,8 @@ def after_quota(situation: Situation, decision: Decision, refusal: str) -> Decis
     Gated pods count against a quota, so half a group would keep others from theirs.
     """
     born = next((item for item in decision.intents if isinstance(item, CreatePods)), None)
-    if not refusal or born is None:
+    # The server's words begin with what was refused: a step's Job is no matter of the replica.
+    if not refusal.startswith("pods ") or born is None:
         return decision
     used = decision.memory.incarnations + 1
     wishes = tuple(

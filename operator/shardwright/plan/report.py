@@ -6,6 +6,7 @@ does, so that an unchanged world writes nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,6 +94,12 @@ def _short(text: str, limit: int = MESSAGE_LIMIT) -> str:
     return f"{text[:head]} […] {text[-(limit - head - 5) :]}"
 
 
+def _word(reason: str) -> str:
+    """A reason as the API takes it: what kubelets and Jobs call things need not fit."""
+    word = re.sub(r"[^A-Za-z0-9_,:]", "", reason).rstrip(",:")
+    return word if word[:1].isalpha() else f"Reason{word}"
+
+
 def _timed(situation: Situation, say: Say) -> Condition:
     old = next((item for item in situation.status.conditions if item.type == say.type), None)
     kept = old is not None and old.status == say.status
@@ -103,7 +110,7 @@ def _timed(situation: Situation, say: Say) -> Condition:
         last_transition_time=(
             old.last_transition_time if old is not None and kept else stamp(situation.now)
         ),
-        reason=say.reason,
+        reason=_word(say.reason),
         message=_short(say.message),
     )
 

@@ -168,7 +168,7 @@ def _again(
     if not blameless:
         delay = min(
             timeouts.restart_backoff_max_seconds,
-            timeouts.restart_backoff_seconds * 2 ** max(0, restarts - 1),
+            timeouts.restart_backoff_seconds * 2 ** min(max(0, restarts - 1), 20),
         )
         delay *= 1 + jitter / 4
     # A node is avoided for as long as the wish stands, the last four of them: more would

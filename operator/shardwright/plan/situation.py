@@ -58,6 +58,7 @@ class Situation:
     nodes: Mapping[str, NodeView]
     fleet_lost: bool = False
     products: Mapping[str, Product] | None = None  # of `nodes`, when somebody counted them already
+    unreadable: tuple[str, ...] = ()  # revisions that this operator cannot read, and why
 
     @property
     def edit(self) -> str:
