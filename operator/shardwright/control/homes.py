@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from shardwright.api.names import GPU_RESOURCE, HOSTNAME_LABEL
+from shardwright.api.names import GPU_RESOURCE, HOSTNAME_LABEL, LABEL_REVISION
 from shardwright.api.spec import BuildOn, LLMDeploymentSpec, StagePlacement, Toleration
 from shardwright.apply.writes import Together, Write
 from shardwright.control.carry import Carrier
@@ -79,7 +79,7 @@ class Homes:
             node = nodes.get(pod.node)
             if node is None or not node.unschedulable or not pod.ready:
                 continue
-            revision = situation.revision(pod.labels.get("shardwright.dev/revision", ""))
+            revision = situation.revision(pod.labels.get(LABEL_REVISION, ""))
             if revision is None:
                 continue
             request = self._request(revision.resolved, pod.requests, (), frozenset())

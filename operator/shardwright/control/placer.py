@@ -37,7 +37,22 @@ class Ticket:
     @property
     def slot(self) -> tuple[Key, bool]:
         """One group and one step of a key may wait."""
-        return self.key, self.order[2]
+        return self.key, self.is_step
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is a step's pod, not a replica."""
+        return self.order[2]
+
+    def put(self, taken: dict[str, Resources], nodes: Sequence[str]) -> None:
+        """Count its pods on their nodes."""
+        for node in nodes:
+            taken[node] = taken.get(node, Resources()) + self.each
+
+    @property
+    def each(self) -> Resources:
+        """What one of its pods takes."""
+        return replace(self.request.per_pod, gpus=self.request.gpus_per_pod, pods=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +69,6 @@ class Placer:
     store: Store
     waiting: dict[tuple[Key, bool], Ticket] = field(default_factory=dict)
     promises: dict[str, tuple[str, Resources]] = field(default_factory=dict)
-    placed: int = 0
 
     def forget(self, key: Key, *, step: bool) -> bool:
         """A key's group (or its step) no longer waits for a place; whether it did."""
@@ -80,14 +94,14 @@ class Placer:
         """Nodes for all pods of a group (`uids` by stage), promised at once."""
         found = self._decide(ticket)
         if isinstance(found, Placement):
-            self._promise(uids, found.nodes, ticket.request)
+            self._promise(uids, found.nodes, ticket)
         return found
 
     def place_step(self, ticket: Ticket, uid: str) -> str | NoRoom | Queued:
         """A node for a step's pod, promised at once."""
-        found = self._decide(ticket, step=True)
+        found = self._decide(ticket)
         if isinstance(found, Placement):
-            self._promise([uid], found.nodes, ticket.request)
+            self._promise([uid], found.nodes, ticket)
             return found.nodes[0]
         return found
 
@@ -95,18 +109,14 @@ class Placer:
         """Whether a group would fit now; nothing is promised."""
         return isinstance(place_group(request, self.store.nodes.values(), self.used()), Placement)
 
-    def _promise(
-        self, uids: Sequence[str], nodes: Sequence[str], request: PlacementRequest
-    ) -> None:
-        each = replace(request.per_pod, gpus=request.gpus_per_pod, pods=1)
+    def _promise(self, uids: Sequence[str], nodes: Sequence[str], ticket: Ticket) -> None:
         for uid, node in zip(uids, nodes, strict=True):
-            self.promises[uid] = (node, each)
-        self.placed += 1
+            self.promises[uid] = (node, ticket.each)
 
-    def _decide(self, ticket: Ticket, *, step: bool = False) -> Placement | NoRoom | Queued:
+    def _decide(self, ticket: Ticket) -> Placement | NoRoom | Queued:
         nodes = list(self.store.nodes.values())
         used = self.used()
-        alone = _try(ticket.request, nodes, used, step=step)
+        alone = _try(ticket, nodes, used)
         if isinstance(alone, NoRoom):
             self.waiting[ticket.slot] = ticket
             return alone
@@ -121,15 +131,12 @@ class Placer:
         first = ""
         for other in ahead:
             # Those ahead that fit now take their place first; those that do not fit hold nothing.
-            is_step = other.order[2]
-            got = _try(other.request, nodes, used, step=is_step)
+            got = _try(other, nodes, used)
             if isinstance(got, Placement):
                 first = first or other.label
-                each = replace(other.request.per_pod, gpus=other.request.gpus_per_pod, pods=1)
-                for node in got.nodes:
-                    used[node] = used.get(node, Resources()) + each
+                other.put(used, got.nodes)
         if first:
-            alone = _try(ticket.request, nodes, used, step=step)
+            alone = _try(ticket, nodes, used)
             if isinstance(alone, NoRoom):
                 self.waiting[ticket.slot] = ticket
                 return Queued(first)
@@ -147,15 +154,11 @@ def renamed(nodes: Mapping[str, NodeView]) -> dict[str, str]:
 
 
 def _try(
-    request: PlacementRequest,
-    nodes: Sequence[NodeView],
-    used: Mapping[str, Resources],
-    *,
-    step: bool,
+    ticket: Ticket, nodes: Sequence[NodeView], used: Mapping[str, Resources]
 ) -> Placement | NoRoom:
-    if not step:
-        return place_group(request, nodes, used)
-    found = place_step(request, nodes, used)
+    if not ticket.is_step:
+        return place_group(ticket.request, nodes, used)
+    found = place_step(ticket.request, nodes, used)
     if isinstance(found, NoRoom):
         return found
     return Placement(nodes=(found,), level="", domain="", reasons=())

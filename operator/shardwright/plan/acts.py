@@ -174,16 +174,6 @@ def _steps(
     return intents
 
 
-def _is_candidate(findings: Findings, wish: Wish, group: Group) -> bool:
-    target = findings.target
-    return (
-        target is not None
-        and wish.revision == target.name
-        and not findings.target_proven
-        and not group.serving
-    )
-
-
 def _births(
     situation: Situation,
     findings: Findings,
@@ -196,7 +186,9 @@ def _births(
 
     A candidate that waits holds up no replica that serves, and comes last itself.
     """
-    proof = {wish.index for wish in wishes if _is_candidate(findings, wish, groups[wish.index])}
+    proof = {
+        wish.index for wish in wishes if findings.to_be_proven(wish.revision, groups[wish.index])
+    }
     gated = {index for index, group in groups.items() if group.state is State.GATED}
     if gated - proof:
         return []
@@ -242,7 +234,7 @@ def _homes(
         revision = revisions.get(wish.revision)
         if revision is None:
             continue
-        candidate = _is_candidate(findings, wish, group)
+        candidate = findings.to_be_proven(wish.revision, group)
         if group.state is State.GATED:
             place = PlaceGroup(group, wish, revision.resolved, candidate)
             (proof if candidate else asked).append(place)

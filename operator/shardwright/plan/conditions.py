@@ -145,12 +145,8 @@ def _proof_words(findings: Findings) -> str:
 
 
 def _candidate(findings: Findings) -> Group | None:
-    target = findings.target
-    if target is None or findings.target_proven:
-        return None
     return next(
-        (group for group in findings.groups if group.revision == target.name and not group.serving),
-        None,
+        (group for group in findings.groups if findings.to_be_proven(group.revision, group)), None
     )
 
 

@@ -172,13 +172,7 @@ def _engine(findings: Findings, outcome: Outcome, memory: Memory) -> EngineStatu
 
 
 def _group(wish: Wish, group: Group | None, findings: Findings, outcome: Outcome) -> GroupStatus:
-    target = findings.target
-    candidate = (
-        target is not None
-        and wish.revision == target.name
-        and not findings.target_proven
-        and not (group is not None and group.serving)
-    )
+    candidate = findings.to_be_proven(wish.revision, group)
     nodes: Sequence[str] = ()
     placed = (outcome.placed or {}).get(wish.index)
     state = "Pending"

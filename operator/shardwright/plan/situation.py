@@ -7,7 +7,7 @@ the intents to carry out, and the findings that status is written from.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from shardwright.api.settings import Settings
 from shardwright.api.spec import LLMDeploymentSpec
@@ -222,7 +222,15 @@ class Findings:
     leaving: int = 0  # pods on their way out
     rebuild_reason: str = ""
     model: Record | None = None
-    unloadable: tuple[str, ...] = ()  # revisions in the wish whose artifacts are not there
+
+    def to_be_proven(self, revision: str, group: Group | None) -> bool:
+        """Whether a replica of this revision is the candidate: the target's, not let in yet."""
+        return (
+            self.target is not None
+            and revision == self.target.name
+            and not self.target_proven
+            and not (group is not None and group.serving)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,4 +242,3 @@ class Decision:
     intents: tuple[Intent, ...]
     findings: Findings
     requeue: float | None = None
-    notes: tuple[tuple[str, str, str], ...] = field(default=())  # (type, reason, message) events
