@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.fleet import gpu_node, replica
 
 from shardwright.api.settings import Settings
-from shardwright.control.placer import Placer, Queued, Ticket, renamed
+from shardwright.control.placer import Placer, Queued, Ticket
 from shardwright.control.queue import Key
 from shardwright.control.store import Store
 from shardwright.plan.placement import NoRoom, Placement, order_of_placement
@@ -87,4 +87,9 @@ def test_who_no_longer_wants_a_place_is_forgotten() -> None:
 
 def test_a_hostname_that_differs_from_the_node_name_is_known() -> None:
     odd = gpu_node("node.example.com", labels={"kubernetes.io/hostname": "node"})
-    assert renamed({"node.example.com": odd, "a": gpu_node("a")}) == {"node": "node.example.com"}
+    store = Store(Settings())
+    store.nodes |= {"node.example.com": odd, "a": gpu_node("a")}
+    assert store.hosts == {"node": "node.example.com"}
+    store.nodes.pop("node.example.com")
+    store.inventory_version += 1
+    assert store.hosts == {}

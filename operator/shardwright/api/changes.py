@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -173,6 +174,7 @@ def _kept(node: Mapping[str, Any], parent: str) -> dict[str, Any]:
     return kept
 
 
+@cache
 def _inner(path: str) -> bool:
     """Whether classes stand below this path and not on it."""
     return any(prefix.startswith(f"{path}.") for prefix in SPEC_CLASSES)

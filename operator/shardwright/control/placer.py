@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from shardwright.api.names import HOSTNAME_LABEL
 from shardwright.control.queue import Key
 from shardwright.control.store import Store
 from shardwright.observe.world import NodeView, Resources
@@ -82,7 +81,7 @@ class Placer:
     def used(self) -> dict[str, Resources]:
         """What is taken on each node, promises included."""
         taken = dict(self.store.usage.by_node())
-        for host, name in renamed(self.store.nodes).items():
+        for host, name in self.store.hosts.items():
             # Unbound pods count on the hostname they are pinned to.
             if host in taken:
                 taken[name] = taken.get(name, Resources()) + taken.pop(host)
@@ -142,15 +141,6 @@ class Placer:
                 return Queued(first)
         self.waiting.pop(ticket.slot, None)
         return alone
-
-
-def renamed(nodes: Mapping[str, NodeView]) -> dict[str, str]:
-    """Hostname label to node name, for nodes whose two names differ (some clouds)."""
-    return {
-        host: name
-        for name, node in nodes.items()
-        if (host := node.labels.get(HOSTNAME_LABEL, name)) != name
-    }
 
 
 def _try(

@@ -86,6 +86,9 @@ class Reconciler:
             return Result(requeue=True)
         measure_steps(self.metrics, situation, decision)
         measure_placement(self.metrics, situation, homes.placed, done)
+        if done.done and done.complete and not (decision.remembered or refused or homes.announced):
+            # What was written shows in the next turn, which says all of it at once.
+            return Result(requeue_after=SOON_SECONDS)
         decision = after_quota(situation, decision, done.quota)
         taken = next((words for words in done.blocked if "belongs to" in words), "")
         outcome = replace(homes.outcome(done.quota), refused=refused, taken=taken)

@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from shardwright.api.settings import Settings
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.api.status import LLMDeploymentStatus
-from shardwright.control.placer import renamed
 from shardwright.control.queue import Key
 from shardwright.control.store import Store
 from shardwright.observe.nodes import node_pools
@@ -77,7 +76,7 @@ class Situator:
         }
         jobs = tuple(job for uid in sorted(uids) for job in store.jobs_on(uid))
         nodes = store.nodes
-        hosts = renamed(nodes)
+        hosts = store.hosts
         now = self._clock()
         return Situation(
             now=now,

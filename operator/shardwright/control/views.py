@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from shardwright.api.names import HOSTNAME_LABEL
 from shardwright.apply.client import Body
 from shardwright.apply.kinds import meta
 from shardwright.control.queue import Key
@@ -41,6 +42,7 @@ class Views:
         self.interests: dict[Key, frozenset[tuple[str, str]]] = {}
         self.inventory_version = 0  # counts changes of nodes that a decision could see
         self.nodes: dict[str, NodeView] = {}
+        self._hosts: tuple[int, dict[str, str]] = (-1, {})
         self.deployments: Table[DeploymentView] = Table(
             {
                 "uid": lambda view: (view.uid,),
@@ -75,6 +77,21 @@ class Views:
         self.volumes: Table[Body] = Table()
         self.node_bodies: Table[Body] = Table()
         self.slices: Table[Body] = Table({"node": lambda body: (body["spec"].get("nodeName", ""),)})
+
+    @property
+    def hosts(self) -> Mapping[str, str]:
+        """Hostname label to node name, for nodes whose two names differ (some clouds).
+
+        Asked for by every pass, so worked out once for each state of the inventory.
+        """
+        if self._hosts[0] != self.inventory_version:
+            found = {
+                host: name
+                for name, node in self.nodes.items()
+                if (host := node.labels.get(HOSTNAME_LABEL, name)) != name
+            }
+            self._hosts = (self.inventory_version, found)
+        return self._hosts[1]
 
     def deployment(self, namespace: str, name: str) -> DeploymentView | None:
         """An LLMDeployment."""

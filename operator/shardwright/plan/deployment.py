@@ -4,7 +4,7 @@
 
 A pass that changes what must be remembered only says so (and writes down what is known of
 artifacts); the next one acts on it. So a crash between any two calls loses nothing, and nothing is
-done that status does not already say.
+done that status does not already say; except for the first wish of a new deployment.
 """
 
 from __future__ import annotations
@@ -40,6 +40,20 @@ def decide(situation: Situation, *, move_possible: bool = False) -> Decision:
     memory = recall(situation.status, situation.pods)
     if situation.unreadable:
         return _frozen(situation, memory)
+    decision = _decide(situation, memory, move_possible=move_possible)
+    if decision.remembered and _new(situation):
+        # The first wish may be acted on at once: were it forgotten, the pods would tell it, and
+        # without pods no number has been used.
+        return _decide(situation, decision.memory, move_possible=move_possible)
+    return decision
+
+
+def _new(situation: Situation) -> bool:
+    """Whether nothing was ever said or created of this deployment."""
+    return situation.status.observed_generation < 0 and not situation.pods
+
+
+def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Decision:
     shop = _shop(situation, memory)
     aimed = aim(situation, shop)
     revisions = aimed.revisions

@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 NODE_LEVEL = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):  # one is made for each node of each placement: tuples are cheap
     """A node that may be taken.
 
     `slots` is how many stages fit, `free` its free GPUs, `sibling` whether another replica of the
@@ -43,8 +43,7 @@ class Choice:
     domain: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Domain:
+class _Domain(NamedTuple):
     """Candidates that share a level's value, with their sums, which are asked for often."""
 
     level: int
