@@ -11,8 +11,9 @@ NODES  ?= sandbox/fleets/demo.yaml
 OPERATOR ?= 1
 RUN    := PYTHONPATH=sandbox $(BIN)/python
 FORMATTED := operator sandbox tests hack
-# Stamp of an environment that has what requirements/dev.txt asks for.
+# Stamps of environments that have what requirements/dev.txt and requirements/moto.txt ask for.
 READY  := $(VENV)/.ready
+MOTO   := $(VENV)-moto/.ready
 
 .PHONY: help
 help: ## list these targets
@@ -24,8 +25,13 @@ $(READY): requirements/dev.txt pyproject.toml
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
+$(MOTO): requirements/moto.txt
+	@test -x $(VENV)-moto/bin/python || $(PYTHON) -m venv $(VENV)-moto
+	@$(VENV)-moto/bin/python -m pip install --quiet --require-hashes -r requirements/moto.txt
+	@touch $@
+
 .PHONY: install
-install: $(READY) ## make the virtual environment with the locked dependencies
+install: $(READY) $(MOTO) ## make the virtual environment with the locked dependencies
 
 .PHONY: lock
 lock: $(READY) ## work the locked requirements out anew, from versions at least a week old
@@ -55,7 +61,7 @@ check: lint ## lint, and the unit tests
 	$(BIN)/pytest -q tests/unit
 
 .PHONY: test
-test: $(READY) ## every test that this machine can run (builds the control plane once)
+test: $(READY) $(MOTO) ## every test that this machine can run (builds the control plane once)
 	$(BIN)/pytest -q
 
 .PHONY: soak
@@ -65,6 +71,10 @@ soak: $(READY) ## the long runs: many seeds of the kill test, many random cluste
 .PHONY: bench
 bench: $(READY) ## 200 and 700 deployments against bare pods, in one run
 	$(RUN) tests/perf/bench.py
+
+.PHONY: truth
+truth: $(READY) ## measured memory against the memory model, row by row
+	$(RUN) -m tests.support.truth
 
 .PHONY: demo
 demo: $(READY) ## build, start a sandbox, and watch a 70B model being split, built, proven and moved

@@ -11,3 +11,4 @@ common=(--generate-hashes --no-emit-index-url --no-header --universal --python-v
   --exclude-newer "$age" --quiet)
 "$bin/uv" pip compile pyproject.toml "${common[@]}" -o requirements/runtime.txt
 "$bin/uv" pip compile pyproject.toml --group dev "${common[@]}" -o requirements/dev.txt
+"$bin/uv" pip compile requirements/moto.in "${common[@]}" -o requirements/moto.txt

@@ -7,16 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import rights
 from tests.support.kube import Kube
 from tests.support.operator import Operator
 
+from shardwright_sandbox import audit
 from shardwright_sandbox.cluster import Sandbox
 from shardwright_sandbox.pytest_plugin import FleetMaker, Namespace
 
 
 @pytest.fixture(scope="module")
 def running(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    """One operator for the tests of a module; it must not have logged an error at the end."""
+    """One operator for the tests of a module.
+
+    At the end it must not have logged an error, nor asked for anything that its chart does not
+    grant: the user it runs as here may do everything, so a missing right would not show.
+    """
+    begun = audit.position(sandbox.layout.audit_log)
     operator = Operator(
         sandbox.kubeconfig_for("sandbox-operator"),
         tmp_path_factory.mktemp("op"),
@@ -29,6 +36,8 @@ def running(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Itera
         assert operator.alive, operator.log.read_text(encoding="utf-8")[-5000:]
         assert operator.stop() == 0
         assert operator.errors() == []
+        asked = audit.entries(sandbox.layout.audit_log, offset=begun)
+        assert rights.beyond(asked, "sandbox-operator") == set()
     finally:
         if operator.alive:
             operator.kill()

@@ -18,6 +18,7 @@ DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").
 STATUS = (ROOT / "docs/status.md").read_text(encoding="utf-8")
 
 REASON_SOURCES = [
+    CODE / "fetching/failures.py",
     CODE / "plan/aim.py",
     CODE / "plan/acts.py",
     CODE / "plan/chain.py",

@@ -59,6 +59,10 @@ def pinned_uri(uri: str, commit: str) -> str:
     """The uri with its moving name replaced by the commit that was resolved once."""
     if commit and uri.startswith("hf://"):
         return f"{uri.split('@', 1)[0]}@{commit}"
+    if commit.startswith("sha256:") and uri.startswith("oci://"):
+        # a colon before the last slash belongs to the registry's port
+        registry, _, name = uri.partition("@")[0].rpartition("/")
+        return f"{registry}/{name.split(':', 1)[0]}@{commit}"
     return uri
 
 

@@ -37,9 +37,25 @@ ENV_NODE_NAME = "SHARDWRIGHT_NODE_NAME"
 ENV_POD_UID = "SHARDWRIGHT_POD_UID"  # names the temporary folder of a step
 
 # What the runner answers on its own port. Ready: a leader's server has answered a checked
-# generation, a worker's ranks run. Live: the runner itself runs, nothing more.
+# generation, a worker's ranks run. Live: the runner itself runs, nothing more. Status: a JSON
+# object with the group's phase, its rank table and what its links are.
 READY_PATH = "/readyz"
 LIVE_PATH = "/healthz"
+STATUS_PATH = "/status"
+
+# Where the Secret of an incarnation is mounted in its serving pods, and the key in it. The value
+# is text of TOKEN_MIN_CHARS printable characters or more, drawn at random for this incarnation.
+TOKEN_DIR = "/shardwright/token"  # noqa: S105 - where it is, not what
+TOKEN_FILE = "token"  # noqa: S105 - as above
+TOKEN_MIN_CHARS = 32
+
+# How the ranks of a group with several stages are started. MPI: stage 0 starts them all with
+# `mpirun`. Each: every stage starts its own part, which finds the others by itself. Empty in a
+# request means: by the tool of its command.
+LAUNCH_MPI = "mpi"
+LAUNCH_EACH = "each"
+LAUNCHES = (LAUNCH_MPI, LAUNCH_EACH)
+MPI_TOOLS = ("trtllm-llmapi-launch",)
 
 # Where a serving pod's runner writes ServeRequest.config: as JSON, which is YAML too.
 SERVE_CONFIG = "{scratch}/config.yaml"
@@ -73,6 +89,7 @@ REASON_UNSUPPORTED_GPU = "UnsupportedGPU"
 REASON_DISK_FULL = "DiskFull"
 REASON_KILLED = "Killed"
 REASON_TIMEOUT = "Timeout"
+REASON_NETWORK = "NetworkFailed"
 REASON_MODEL_NOT_FOUND = "ModelNotFound"
 REASON_ACCESS_DENIED = "AccessDenied"
 REASON_MANIFEST_MISSING = "ManifestMissing"
@@ -82,6 +99,7 @@ REASON_WORLD_MISMATCH = "WorldMismatch"
 REASON_TOOL_FAILED = "ToolFailed"
 REASON_PEER_LOST = "PeerLost"
 REASON_RANK_FAILED = "RankFailed"
+REASON_RANK_HUNG = "RankHung"
 
 # A serving pod that dies of one of these says that the artifact itself is bad (it is trashed and
 # rebuilt); the others say that this node does not fit the artifact (the node is avoided).
@@ -173,7 +191,8 @@ class Command:
 
     `tool` names the recorded contract that its flags were checked against; `{out}` in an argument
     stands for the temporary folder, `{scratch}` for the pod's scratch volume and, when serving,
-    `{model}` for ServeRequest.model_folder.
+    `{model}` for ServeRequest.model_folder, `{stage}` and `{stages}` for this pod's pipeline stage
+    and their number, `{leader}` for the DNS name of stage 0.
     """
 
     tool: str
@@ -221,6 +240,11 @@ class ServeRequest:
     `artifact` is the folder the runtime loads (engine, checkpoint or model) and `key` what its
     manifest must say; `model_folder` holds the tokenizer. Ranks of this pod are
     `stage × tensor … stage × tensor + tensor − 1` of `tensor × pipeline`.
+
+    `channel_port` is where the runners of one incarnation talk to each other. `launch` is one of
+    LAUNCHES, or empty. A peer that is silent for `peer_timeout_seconds` is lost; ranks that load
+    without a sign of progress for `stall_seconds`, or that serve and answer no generation for
+    `hang_seconds`, hang.
     """
 
     deployment: str
@@ -242,7 +266,29 @@ class ServeRequest:
     drain_timeout_seconds: int = 120
     http_port: int = 8000
     runner_port: int = 8091
+    channel_port: int = 8092
+    launch: str = ""
+    health_path: str = "/health"
+    peer_timeout_seconds: int = 20
+    stall_seconds: int = 900
+    hang_seconds: int = 300
     contract: int = CONTRACT_VERSION
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the group."""
+        return self.tensor * self.pipeline
+
+    @property
+    def by_mpi(self) -> bool:
+        """Whether stage 0 starts all ranks with `mpirun`."""
+        if self.pipeline == 1:
+            return False
+        return (self.launch or self._usual_launch) == LAUNCH_MPI
+
+    @property
+    def _usual_launch(self) -> str:
+        return LAUNCH_MPI if self.command.tool in MPI_TOOLS else LAUNCH_EACH
 
 
 @dataclass(frozen=True)

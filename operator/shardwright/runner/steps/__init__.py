@@ -1,0 +1,1 @@
+"""Steps that make artifacts with the vendor's tools, and sweeps that move or delete them."""

@@ -1,0 +1,95 @@
+"""What is looked at before a tool runs: the artifact it works on, and the GPU it builds for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shardwright.runner.contract import (
+    ENVIRONMENT,
+    REASON_GPU_MISMATCH,
+    REASON_MANIFEST_MISSING,
+    STEP_CHECKPOINT,
+    STEP_ENGINE,
+    STEP_MODEL,
+    StepRequest,
+    artifact_folder,
+)
+from shardwright.runner.gpus import GPUError, manifest_entry, same_product, visible_gpus
+from shardwright.runner.steps import request as requests
+from shardwright.runner.steps.classify import Cause
+from shardwright.runner.steps.failure import StepFailedError
+from shardwright.runner.steps.request import Places
+from shardwright.runner.verify import ArtifactError, Wanted, check
+
+
+def source_inputs(
+    request: StepRequest, places: Places, between: Callable[[], None]
+) -> Mapping[str, Any]:
+    """Inputs of the artifact that this one is made from; it must be there, and whole.
+
+    A model on the user's own claim is used in place and has no manifest beside it: of it only
+    `config.json` must be there, and the inputs are empty.
+
+    Raises:
+        StepFailedError: It is not there, or is another one.
+        ContractError: The request names a source outside of the claims.
+        OSError: The storage failed.
+    """
+    folder = requests.source_folder(request, places)
+    if folder is None:
+        return {}
+    model = str(request.inputs.get("model"))
+    if request.step == STEP_ENGINE:
+        world = requests.wanted(request).world_size
+        wanted = Wanted(STEP_CHECKPOINT, str(request.inputs.get("checkpoint")), world)
+    elif folder == places.store / artifact_folder(STEP_MODEL, model):
+        wanted = Wanted(STEP_MODEL, model)
+    elif (folder / "config.json").is_file():
+        return {}
+    else:
+        raise _bad_source(request, REASON_MANIFEST_MISSING, "it holds no config.json")
+    try:
+        return check(folder, wanted, between=between).inputs
+    except ArtifactError as error:
+        raise _bad_source(request, error.reason, str(error)) from error
+
+
+def gpu_entry(request: StepRequest) -> dict[str, str]:
+    """What the manifest says of the GPU; checked against the one the step was placed for.
+
+    Raises:
+        StepFailedError: The node's GPU is another one, none is there, or it does not answer.
+    """
+    if request.step != STEP_ENGINE:
+        return {}
+    label = str(request.inputs.get("product") or "")
+    try:
+        gpus = visible_gpus()
+    except GPUError as error:
+        raise _mismatch(str(error)) from error
+    if gpus is not None and not gpus:
+        raise _mismatch("this pod sees no GPU; look at the device plugin of the node")
+    for gpu in gpus or ():
+        if label and not same_product(label, gpu):
+            raise _mismatch(
+                f"the engine is for {label}, GPU {gpu.index} of this node is {gpu.product}; "
+                "correct the node's product label"
+            )
+    return manifest_entry(gpus, label)
+
+
+def _mismatch(message: str) -> StepFailedError:
+    return StepFailedError(Cause(ENVIRONMENT, REASON_GPU_MISMATCH, message))
+
+
+def _bad_source(request: StepRequest, reason: str, why: str) -> StepFailedError:
+    before = STEP_CHECKPOINT if request.step == STEP_ENGINE else STEP_MODEL
+    return StepFailedError(
+        Cause(
+            ENVIRONMENT,
+            reason,
+            f"{request.source} is not the {before} that this {request.step} is made from: {why}; "
+            "if it was deleted by hand, delete its record (a ConfigMap) too",
+        )
+    )
