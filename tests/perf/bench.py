@@ -100,7 +100,7 @@ class Bench:
         self._create("/api/v1/namespaces/bench/pods", bodies)
         self._await_pods("bare=true", number)
         seconds = time.monotonic() - began
-        self.rest.call("DELETE", "/api/v1/namespaces/bench/pods?labelSelector=bare%3Dtrue")
+        self._delete("/api/v1/namespaces/bench/pods", labelSelector="bare=true")
         self._await_pods("bare=true", 0)
         return seconds
 
@@ -134,8 +134,7 @@ class Bench:
 
     def clear(self) -> None:
         """Delete every deployment and wait until the pods are gone."""
-        path = "/apis/shardwright.dev/v1alpha1/namespaces/bench/llmdeployments"
-        self.rest.call("DELETE", path)
+        self._delete("/apis/shardwright.dev/v1alpha1/namespaces/bench/llmdeployments")
         self._await_pods(SERVING, 0)
 
     def prepare(self) -> None:
@@ -154,6 +153,12 @@ class Bench:
     def _create(self, path: str, bodies: list[Json]) -> None:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda body: self.rest.post(path, body), bodies))
+
+    def _delete(self, path: str, **query: str) -> None:
+        # one by one: the deletion of a whole collection must end within a minute
+        names = [item["metadata"]["name"] for item in self.rest.get(path, **query)["items"]]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda name: self.rest.delete(f"{path}/{name}"), names))
 
     def _await_pods(self, selector: str, number: int) -> None:
         path = "/api/v1/namespaces/bench/pods"
@@ -190,9 +195,8 @@ class Bench:
                         ready[name] = _ready(event["object"])
                 else:
                     return []
-            console.print(
-                f"  {sum(ready.values())} of {number} ready after {time.monotonic() - began:.1f} s"
-            )
+            there = f"{sum(ready.values())} of {number} ready" if number else f"{len(ready)} left"
+            console.print(f"  {there} after {time.monotonic() - began:.1f} s")
             if time.monotonic() - began > seconds:
                 return [item for item in found["items"] if not _ready(item)] or [{}]
 
