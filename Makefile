@@ -33,6 +33,11 @@ $(MOTO): requirements/moto.txt
 .PHONY: install
 install: $(READY) $(MOTO) ## make the virtual environment with the locked dependencies
 
+.PHONY: system
+system: ## as root on Debian: the system's packages that some tests need (Open MPI)
+	@command -v mpirun >/dev/null || { apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq openmpi-bin >/dev/null; }
+
 .PHONY: lock
 lock: $(READY) ## work the locked requirements out anew, from versions at least a week old
 	@hack/lock.sh $(BIN)
@@ -69,8 +74,9 @@ soak: $(READY) ## the long runs: many seeds of the kill test, many random cluste
 	$(BIN)/pytest -q -m soak --soak tests
 
 .PHONY: bench
-bench: $(READY) ## 200 and 700 deployments against bare pods, in one run
+bench: $(READY) ## 200 and 700 deployments against bare pods, in one run; how long a plan takes
 	$(RUN) tests/perf/bench.py
+	$(RUN) tests/perf/plan_speed.py
 
 .PHONY: truth
 truth: $(READY) ## measured memory against the memory model, row by row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from shardwright.cli import crd, run, status
+from shardwright.cli import compare, crd, doctor, explain, memory, plan, run, status
 
 app = typer.Typer(
     name="shardwright",
@@ -17,6 +17,11 @@ app.command("run")(run.run)
 app.command("crd")(crd.crd)
 app.command("map")(status.fleet_map)
 app.command("status")(status.status)
+app.command("plan")(plan.plan)
+app.command("explain")(explain.explain)
+app.command("compare")(compare.compare)
+app.command("doctor")(doctor.doctor)
+app.command("memory")(memory.memory)
 
 
 def main() -> None:

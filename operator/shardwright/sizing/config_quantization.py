@@ -1,0 +1,224 @@
+"""How a checkpoint is quantized, by the section its tool wrote into config.json.
+
+Read after the documents of Hugging Face transformers (quantization configs), compressed-tensors,
+TensorRT Model Optimizer and AutoAWQ. One precision a checkpoint: files that give single layers a
+precision of their own are refused, with what to say instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from shardwright.sizing.config_reader import ConfigError, Reader, shown
+from shardwright.sizing.ignored import MOST_PATTERNS, general, globs_of
+from shardwright.sizing.model import CheckpointPrecision
+
+_HIGH_GROUP = 2**20
+_MX_GROUP = 32
+_NV_GROUP = 16
+# bitsandbytes: a 32-bit scale for 64 weights, itself in 8 bits a 64 when quantized doubly.
+_BNB_SCALE = 32 / 64
+_BNB_DOUBLE_SCALE = 8 / 64 + 32 / (64 * 256)
+# Bits and weights a scale of Model Optimizer's algorithms.
+_MODELOPT: Mapping[str, tuple[float, int]] = {
+    "FP8": (8, 0),
+    "FP8_PER_CHANNEL_PER_TOKEN": (8, 0),
+    "FP8_PB_WO": (8, 0),
+    "W8A8_SQ_PER_CHANNEL": (8, 0),
+    "W8A16": (8, 0),
+    "NVFP4": (4, _NV_GROUP),
+    "NVFP4_AWQ": (4, _NV_GROUP),
+    "W4A16_NVFP4": (4, _NV_GROUP),
+    "W4A16_AWQ": (4, 128),
+    "W4A8_AWQ": (4, 128),
+}
+_MIXED = (
+    "allowed is one precision for all quantized weights",
+    "give --weights the precision that most weights have, or take a checkpoint of one precision",
+)
+
+
+def checkpoint_precision(config: Reader, text: Reader) -> CheckpointPrecision:
+    """What the checkpoint is stored in; 16 bits where nothing is said.
+
+    Args:
+        config: The whole file.
+        text: The language model's section, which may carry it instead.
+
+    Raises:
+        ConfigError: The method is not known, or its section says something that cannot be.
+    """
+    section = config.section(
+        "quantization_config", "quantization", "compression_config"
+    ) or text.section("quantization_config")
+    if section is None:
+        return CheckpointPrecision()
+    # Model Optimizer's own file, hf_quant_config.json, has it one level down.
+    section = section.section("quantization") or section
+    method = section.text("quant_method").lower().replace("_", "-")
+    if not method and section.find("quant_algo")[1] is not None:
+        method = "modelopt"
+    read = _METHODS.get(method)
+    if read is None:
+        raise section.wrong(
+            "quant_method", section.find("quant_method")[1], " or ".join(sorted(_METHODS))
+        )
+    return read(section, method)
+
+
+def _patterns(section: Reader, *names: str) -> tuple[str, ...]:
+    entries = section.texts(*names)
+    return _checked(section, section.find(*names)[0], entries)
+
+
+def _checked(section: Reader, name: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """The patterns, all of which can be matched.
+
+    Raises:
+        ConfigError: One is outside the subset, or there are too many that any layer may match.
+    """
+    for pattern in patterns:
+        try:
+            globs_of(pattern)
+        except ValueError as error:
+            raise ConfigError(
+                section.path(name),
+                f"holds {shown(pattern)}",
+                str(error),
+                "name the modules, or use .* and groups of alternatives alone",
+            ) from error
+    if general(patterns) > MOST_PATTERNS:
+        raise ConfigError(
+            section.path(name),
+            f"has {general(patterns)} patterns for all layers",
+            f"at most {MOST_PATTERNS} are matched",
+            "name the modules of every layer without wildcards",
+        )
+    return patterns
+
+
+def _float8(section: Reader, method: str) -> CheckpointPrecision:
+    return CheckpointPrecision(
+        method=method.replace("-", "_"),
+        weight_bits=8,
+        ignored=_patterns(section, "modules_to_not_convert", "ignored_layers"),
+    )
+
+
+def _gptq(section: Reader, method: str) -> CheckpointPrecision:
+    rules = section.section("dynamic")
+    ignored: tuple[str, ...] = _patterns(section, "modules_to_not_convert")
+    for name in rules.items() if rules else ():
+        if not isinstance(name, str) or not name.startswith("-:"):
+            raise ConfigError(section.path("dynamic"), "gives layers their own bits", *_MIXED)
+        ignored += (f"re:{name.removeprefix('-:')}",)
+    return CheckpointPrecision(
+        method=method,
+        weight_bits=section.integer("bits", low=2, high=8),
+        group_size=_group(section, "group_size"),
+        ignored=_checked(section, "dynamic", ignored),
+        symmetric=section.flag("sym", default=True),
+    )
+
+
+def _awq(section: Reader, method: str) -> CheckpointPrecision:
+    return CheckpointPrecision(
+        method=method,
+        weight_bits=section.integer("bits", "w_bit", low=2, high=8),
+        group_size=_group(section, "group_size", "q_group_size"),
+        ignored=_patterns(section, "modules_to_not_convert"),
+        symmetric=not section.flag("zero_point", default=True),
+    )
+
+
+def _group(section: Reader, *names: str) -> int:
+    """Weights a scale; −1 is one scale a channel."""
+    return max(0, section.integer(*names, low=-1, high=_HIGH_GROUP, default=128))
+
+
+def _mxfp4(section: Reader, method: str) -> CheckpointPrecision:
+    return CheckpointPrecision(
+        method=method,
+        weight_bits=4,
+        group_size=_MX_GROUP,
+        ignored=_patterns(section, "modules_to_not_convert"),
+    )
+
+
+def _modelopt(section: Reader, method: str) -> CheckpointPrecision:
+    algorithm = section.text("quant_algo").upper()
+    if algorithm == "MIXED_PRECISION" or section.find("quantized_layers")[1] is not None:
+        raise ConfigError(section.path("quant_algo"), "is MIXED_PRECISION", *_MIXED)
+    if algorithm not in _MODELOPT:
+        raise section.wrong(
+            "quant_algo", section.find("quant_algo")[1], " or ".join(sorted(_MODELOPT))
+        )
+    bits, group = _MODELOPT[algorithm]
+    return CheckpointPrecision(
+        method=method,
+        weight_bits=bits,
+        group_size=section.integer("group_size", low=0, high=_HIGH_GROUP, default=group),
+        ignored=_patterns(section, "ignore", "exclude_modules"),
+    )
+
+
+def _compressed(section: Reader, method: str) -> CheckpointPrecision:
+    groups = section.section("config_groups")
+    if groups is None:
+        raise section.missing("config_groups")
+    found: set[tuple[int, int, bool]] = set()
+    targets: set[str] = set()
+    for name in groups.items():
+        group = groups.section(name) if isinstance(name, str) else None
+        weights = group.section("weights") if group else None
+        if group is None or weights is None:
+            raise ConfigError(
+                section.path("config_groups"),
+                "has a group without weights",
+                "a group says weights: {num_bits, group_size}",
+                "take config.json from the model's repository unchanged",
+            )
+        found.add(
+            (
+                weights.integer("num_bits", low=1, high=16),
+                max(0, weights.integer("group_size", low=-1, high=_HIGH_GROUP, default=0)),
+                weights.flag("symmetric", default=True),
+            )
+        )
+        targets.update(_patterns(group, "targets"))
+    if len(found) != 1:
+        raise ConfigError(section.path("config_groups"), "has several precisions", *_MIXED)
+    bits, size, symmetric = found.pop()
+    micro = size == _MX_GROUP and "mxfp4" in section.text("format")
+    return CheckpointPrecision(
+        method="mxfp4" if micro else method,
+        weight_bits=bits,
+        group_size=size,
+        ignored=_patterns(section, "ignore"),
+        symmetric=symmetric,
+        # "Linear" is a class, and every matrix counted here is of it.
+        targets=tuple(sorted(targets - {"Linear"})) if "Linear" not in targets else (),
+    )
+
+
+def _bitsandbytes(section: Reader, method: str) -> CheckpointPrecision:
+    ignored = _patterns(section, "llm_int8_skip_modules")
+    if section.flag("load_in_8bit", "_load_in_8bit", default=False):
+        return CheckpointPrecision(method=method, weight_bits=8, ignored=ignored)
+    double = section.flag("bnb_4bit_use_double_quant", default=False)
+    scale = _BNB_DOUBLE_SCALE if double else _BNB_SCALE
+    return CheckpointPrecision(method=method, weight_bits=4 + scale, ignored=ignored)
+
+
+_METHODS: Mapping[str, Callable[[Reader, str], CheckpointPrecision]] = {
+    "fp8": _float8,
+    "fbgemm-fp8": _float8,
+    "gptq": _gptq,
+    "awq": _awq,
+    "auto-round": _gptq,
+    "mxfp4": _mxfp4,
+    "modelopt": _modelopt,
+    "modelopt-fp4": _modelopt,
+    "compressed-tensors": _compressed,
+    "bitsandbytes": _bitsandbytes,
+}

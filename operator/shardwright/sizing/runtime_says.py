@@ -1,0 +1,141 @@
+"""What the engine runtime itself refuses, asked through the interface that accepts specs.
+
+The rules stand with the runtimes; here a candidate is only put into the words of a spec.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from shardwright.api.serving import (
+    Backend,
+    DType,
+    EngineSpec,
+    GPUSpec,
+    KVPrecision,
+    Limits,
+    ModelSpec,
+    Parallelism,
+    Quantization,
+    Runtime,
+    WeightPrecision,
+)
+from shardwright.api.spec import LLMDeploymentSpec, Storage
+from shardwright.runner.contract import ModelFacts
+from shardwright.runtimes.base import EngineRuntime, Refusal
+from shardwright.runtimes.registry import RUNTIMES
+from shardwright.sizing.hardware import NumberType
+from shardwright.sizing.model import Model
+from shardwright.sizing.pools import Pool
+from shardwright.sizing.precisions import sixteen_bit
+from shardwright.sizing.shape import EngineSettings, Precision, Shape
+
+_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+_GPTQ = "gptq"
+_SUFFIX = re.compile(r"(For[A-Z].*|LMHeadModel)$")
+
+
+def model_type(architecture: str) -> str:
+    """A config's `model_type` by its architecture: `Qwen2MoeForCausalLM` is qwen2_moe."""
+    return _WORD.sub("_", _SUFFIX.sub("", architecture)).lower()
+
+
+def facts_of(model: Model) -> ModelFacts:
+    """The facts that runtimes look at."""
+    return ModelFacts(
+        architecture=model.architecture,
+        model_type=model_type(model.architecture),
+        layers=len(model.layers),
+        hidden_size=model.hidden,
+        heads=model.heads,
+        kv_heads=model.kv_heads,
+        head_dim=model.layers[0].attention.head_dim,
+        vocab_size=model.vocabulary,
+        max_positions=model.max_positions,
+        dtype=model.dtype,
+        quantization=model.checkpoint.method,
+        experts=model.experts,
+        bytes=model.file_bytes,
+    )
+
+
+def _uri(model: Model) -> str:
+    """A uri that says what the model is: runtimes tell GPTQ checkpoints by their name."""
+    if model.checkpoint.method == _GPTQ:
+        return f"hf://planned/{_GPTQ}"
+    return f"hf://{model.name}" if _HUB_NAME.fullmatch(model.name) else "hf://planned/model"
+
+
+@dataclass(slots=True)
+class RuntimeVoice:
+    """Asks the runtime of one question; it has nothing to say of runtimes that are not ours.
+
+    Specs are made once for each product and precision, and copied for each shape.
+    """
+
+    model: Model
+    engine: EngineSettings
+    _runtime: EngineRuntime | None = field(init=False)
+    _facts: ModelFacts = field(init=False)
+    _specs: dict[tuple[str, Precision], LLMDeploymentSpec] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known = {runtime.value: runtime for runtime in Runtime}
+        name = known.get(self.engine.runtime)
+        self._runtime = RUNTIMES.get(name) if name else None
+        self._facts = facts_of(self.model)
+
+    def on_precision(self, pool: Pool, precision: Precision) -> Refusal | None:
+        """Whether the runtime and this GPU take the precision at all."""
+        if self._runtime is None:
+            return None
+        spec = self._spec(pool, precision)
+        return self._runtime.refuse_spec(spec, pool.compute) or self._runtime.refuse_model(
+            spec, self._facts
+        )
+
+    def on_shape(self, pool: Pool, precision: Precision, shape: Shape) -> Refusal | None:
+        """Whether the runtime takes the model so split; attention groups count as their ranks."""
+        if self._runtime is None:
+            return None
+        split = Parallelism(tensor=shape.tensor // shape.attention_data, pipeline=shape.pipeline)
+        spec = self._spec(pool, precision).model_copy(update={"parallelism": split})
+        return self._runtime.refuse_model(spec, self._facts)
+
+    def _spec(self, pool: Pool, precision: Precision) -> LLMDeploymentSpec:
+        key = (pool.product, precision)
+        if key not in self._specs:
+            self._specs[key] = self._make(pool, precision)
+        return self._specs[key]
+
+    def _make(self, pool: Pool, precision: Precision) -> LLMDeploymentSpec:
+        engine = self.engine
+        # Auto is refused as bfloat16 on GPUs without it, where a plan takes float16.
+        half = sixteen_bit(self.model, pool.hardware) is NumberType.FP16
+        return LLMDeploymentSpec(
+            model=ModelSpec(
+                uri=_uri(self.model),
+                dtype=DType.FP16 if half else DType.AUTO,
+            ),
+            engine=EngineSpec(
+                runtime=Runtime(engine.runtime),
+                version=engine.version,
+                backend=Backend(engine.backend) if engine.backend else Backend.TENSORRT,
+                # Whether an image is known is no question of sizes.
+                image="planned",
+                limits=Limits(
+                    max_batch_size=engine.max_batch_size,
+                    max_num_tokens=max(engine.max_num_tokens, engine.max_batch_size),
+                    max_input_len=1,
+                    max_seq_len=engine.max_seq_len,
+                ),
+            ),
+            gpu=GPUSpec(product=pool.product),
+            quantization=Quantization(
+                weights=precision.weights or WeightPrecision.NONE,
+                kv_cache=precision.kv_cache or KVPrecision.NONE,
+            ),
+            storage=Storage(claim_name="planned"),
+        )
