@@ -1,0 +1,433 @@
+"""Pods as process groups on this machine: each its own network, host name, process 1 and /dev/shm.
+
+Needs root, `ip` and `unshare`; two pods see each other over a bridge, by names in their own hosts
+files, as pods of a cluster do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardwright
+from shardwright.runner.contract import (
+    ENV_NODE_NAME,
+    ENV_POD_NAME,
+    ENV_REQUEST,
+    MANIFEST,
+    Command,
+    FileEntry,
+    Manifest,
+    Report,
+    ServeRequest,
+    artifact_folder,
+    artifact_key,
+    decode,
+    encode,
+    engine_files,
+)
+from shardwright.runner.serve.processes import all_processes, below, kill_process
+from shardwright.runner.verify import sha256_of
+
+HERE = Path(__file__).parent
+ROOT = str(Path(shardwright.__file__).parents[1])
+PACE: Mapping[str, float] = {
+    "beat": 0.3,
+    "look": 0.3,
+    "canary": 1.0,
+    "generation": 2.0,
+    "lame_duck": 1.0,
+    "end": 3.0,
+}
+HTTP, RUNNER, CHANNEL = 8000, 8091, 8092
+
+
+def python() -> str:
+    """The oldest Python that the runner must work on, where this machine has it; else this one."""
+    found = shutil.which("python3.9")
+    if found:
+        asked = [found, "-c", "import sys; print(sys.executable)"]
+        answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+        if answer.returncode == 0:
+            return answer.stdout.strip()
+    return sys.executable
+
+
+def why_not(*programs: str) -> str:
+    """Why real pods cannot be played here, empty if they can."""
+    if sys.platform != "linux" or os.getuid() != 0:
+        return "network namespaces need root on Linux"
+    missing = [name for name in ("ip", "unshare", "nsenter", *programs) if not shutil.which(name)]
+    return f"not installed: {', '.join(missing)}" if missing else ""
+
+
+def engine_artifact(store: Path, tensor: int, pipeline: int) -> tuple[str, Path]:
+    """A finished engine folder of no real weights; returns its key and the folder."""
+    inputs = {"tensor": tensor, "pipeline": pipeline}
+    key = artifact_key("engine", inputs)
+    folder = store / artifact_folder("engine", key)
+    folder.mkdir(parents=True)
+    world = tensor * pipeline
+    mapping = {"world_size": world, "tp_size": tensor, "pp_size": pipeline}
+    for name in engine_files(world):
+        text = (
+            json.dumps({"pretrained_config": {"mapping": mapping}})
+            if name == "config.json"
+            else f"weights of {name}" * 100
+        )
+        (folder / name).write_text(text)
+    files = {
+        path.name: FileEntry(path.stat().st_size, sha256_of(path)) for path in folder.iterdir()
+    }
+    manifest = Manifest(step="engine", key=key, inputs=inputs, files=files)
+    (folder / MANIFEST).write_text(encode(manifest))
+    return key, folder
+
+
+@dataclass
+class Pod:
+    """One pod that was started."""
+
+    name: str
+    stage: int
+    folder: Path
+    process: subprocess.Popen[bytes]
+    address: str
+    namespace: str
+    http_port: int = HTTP
+    runner_port: int = RUNNER
+
+    @property
+    def init(self) -> int:
+        """Process id, as this machine sees it, of the pod's process 1: the runner."""
+        if not self.namespace:
+            return self.process.pid
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return int(children.split()[0])
+
+    def log(self) -> str:
+        """All that the pod has printed."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    def get(self, path: str, port: int | None = None) -> tuple[int, str]:
+        """Ask one of the pod's ports; status 0 when nobody answers."""
+        url = f"http://{self.address}:{port or self.runner_port}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+    def status(self) -> dict[str, Any]:
+        """The status page."""
+        code, text = self.get("/status")
+        assert code == 200, text
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def processes(self) -> list[int]:
+        """Process ids, as this machine sees them, of everything in the pod but its runner."""
+        if not self.namespace:
+            return []
+        space = str(Path(f"/proc/{self.init}/ns/pid").readlink())
+        return [pid for pid in in_space(space) if pid != self.init]
+
+    def engine(self, rank: int) -> int:
+        """Process id of the program that plays this rank."""
+        for pid in self.processes():
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if b"serve_engine.py" in words and f"OMPI_COMM_WORLD_RANK={rank}".encode() in told:
+                return pid
+        raise AssertionError(f"no rank {rank} in {self.name}: {self.log()}")
+
+    def end(self, seconds: float = 20) -> Report:
+        """Wait for the pod's end; its report."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} does not end: {self.log()}") from None
+        text = (self.folder / "termination").read_text()
+        assert len(text.encode()) <= 4096
+        return decode(Report, text)
+
+    def signal(self, number: int) -> None:
+        """Send the runner a signal, as the kubelet does."""
+        os.kill(self.init, number)
+
+
+def in_space(space: str) -> list[int]:
+    """Processes of a pid namespace."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                if str((path / "ns/pid").readlink()) == space:
+                    found.append(int(path.name))
+            except OSError:
+                continue  # ended meanwhile
+    return found
+
+
+def eventually(what: Any, seconds: float = 30, says: Any = None) -> Any:
+    """What `what` gives, as soon as it is true."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = what()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(says() if says else "it never was so")
+        time.sleep(0.05)
+
+
+@dataclass
+class World:
+    """A group's pods: their folders, addresses and token."""
+
+    folder: Path
+    tensor: int
+    pipeline: int
+    request: ServeRequest
+    tag: str = field(default_factory=lambda: secrets.token_hex(2))
+    token: str = field(default_factory=lambda: secrets.token_hex(32))
+    pods: list[Pod] = field(default_factory=list)
+    pace: Mapping[str, float] = field(default_factory=lambda: dict(PACE))
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def address(self, stage: int) -> str:
+        return f"10.{self.number >> 8}.{self.number & 255}.{10 + stage}"
+
+    @property
+    def number(self) -> int:
+        return int(self.tag, base=16)
+
+    def namespace(self, stage: int) -> str:
+        return f"sw{self.tag}-{stage}"
+
+    def start(self, stage: int, *, token: str | None = None, **changes: Any) -> Pod:
+        """Start one stage's pod."""
+        name = self.request.peers[stage].split(".")[0]
+        folder = self.folder / f"pod-{stage}-{len(self.pods)}"
+        scratch = self.folder / "scratch"
+        scratch.mkdir(exist_ok=True)
+        (folder / "scratch").mkdir(parents=True)
+        (folder / "token").write_text(f"{token or self.token}\n")
+        hosts = [f"{self.address(s)} {peer}" for s, peer in enumerate(self.request.peers)]
+        hosts.append(f"{self.address(stage)} {name}")
+        (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *hosts]) + "\n")
+        request = replace(self.request, stage=stage, **changes)
+        given = {
+            "root": ROOT,
+            "places": {
+                "store": str(self.folder / "store"),
+                "scratch": str(scratch),
+                "token": str(folder / "token"),
+                "termination_log": str(folder / "termination"),
+                "shm": "/dev/shm",  # noqa: S108 - the pod's own, mounted below
+            },
+            "pace": dict(self.pace),
+        }
+        script = (
+            f"hostname {name} && mount -t tmpfs tmpfs /dev/shm && "
+            f"mount --bind {folder / 'hosts'} /etc/hosts && "
+            f"mount --bind {folder / 'scratch'} {scratch} && "
+            'exec "$0" "$@"'
+        )
+        inner = [python(), str(HERE / "serve_pod.py"), json.dumps(given)]
+        outer = [
+            *("ip", "netns", "exec", self.namespace(stage)),
+            *("unshare", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"),
+            *("sh", "-c", script),
+        ]
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(scratch),
+            ENV_REQUEST: encode(request),
+            ENV_POD_NAME: name,
+            ENV_NODE_NAME: f"node-{stage}",
+            "NVIDIA_VISIBLE_DEVICES": ",".join(str(4 + i) for i in range(self.tensor)),
+            **self.environment,
+        }
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [*outer, *inner], env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
+        pod = Pod(name, stage, folder, process, self.address(stage), self.namespace(stage))
+        self.pods.append(pod)
+        return pod
+
+    def logs(self) -> str:
+        return "\n".join(f"=== {pod.name}\n{pod.log()}" for pod in self.pods)
+
+    def ready(self, seconds: float = 40) -> None:
+        """Wait until every pod is ready."""
+        for pod in self.pods:
+            eventually(lambda pod=pod: pod.get("/readyz")[0] == 200, seconds, self.logs)
+
+    def cut(self, stage: int) -> None:
+        """Cut a pod off the network, as a broken switch does: nothing is refused, nothing comes."""
+        run("ip", "link", "set", f"v{self.namespace(stage)}", "down")
+
+
+def run(*words: str) -> None:
+    """Run a command that must succeed."""
+    answer = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, f"{words}: {answer.stderr}"
+
+
+def asked(folder: Path, tensor: int, pipeline: int, argv: tuple[str, ...]) -> ServeRequest:
+    """A request for stage 0, and the engine it names."""
+    key, artifact = engine_artifact(folder / "store", tensor, pipeline)
+    peers = tuple(f"m-{stage}.m-ranks.test.svc" for stage in range(pipeline))
+    by_mpi = pipeline > 1
+    return ServeRequest(
+        deployment="m",
+        replica=0,
+        incarnation=3,
+        stage=0,
+        tensor=tensor,
+        pipeline=pipeline,
+        step="engine",
+        key=key,
+        artifact=str(artifact),
+        model_folder=str(folder / "model"),
+        served_name="m",
+        product="",
+        command=Command(tool="trtllm-llmapi-launch" if by_mpi else "trtllm-serve", argv=argv),
+        config={"max_batch_size": 8},
+        peers=peers,
+        peer_deadline_seconds=30,
+        drain_timeout_seconds=20,
+        peer_timeout_seconds=4,
+        http_port=HTTP,
+        runner_port=RUNNER,
+        channel_port=CHANNEL,
+    )
+
+
+@contextmanager
+def world(
+    folder: Path, tensor: int, pipeline: int, argv: tuple[str, ...], **changes: Any
+) -> Iterator[World]:
+    """A network of `pipeline` pods, ended and removed with all that is in it."""
+    request = asked(folder, tensor, pipeline, argv)
+    made = World(folder, tensor, pipeline, replace(request, **changes))
+    bridge = f"sw{made.tag}"
+    run("ip", "link", "add", bridge, "type", "bridge")
+    try:
+        prefix = made.address(0).rpartition(".")[0]
+        run("ip", "addr", "add", f"{prefix}.1/24", "dev", bridge)
+        run("ip", "link", "set", bridge, "up")
+        for stage in range(pipeline):
+            join(made, bridge, stage)
+        yield made
+    finally:
+        for pod in made.pods:
+            pod.process.send_signal(signal.SIGKILL)
+            pod.process.wait()
+        for stage in range(pipeline):
+            # The namespace itself goes later, when the kernel comes to it.
+            subprocess.run(["ip", "link", "del", f"v{made.namespace(stage)}"], check=False)
+            subprocess.run(["ip", "netns", "del", made.namespace(stage)], check=False)
+        run("ip", "link", "del", bridge)
+
+
+def free_port() -> int:
+    """A port that nobody has right now."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def solo(
+    folder: Path,
+    argv: tuple[str, ...],
+    environment: Mapping[str, str] | None = None,
+    pace: Mapping[str, float] | None = None,
+    **changes: Any,
+) -> Iterator[Pod]:
+    """A pod of one stage in no namespace of its own, so that no privilege is needed."""
+    http, runner = free_port(), free_port()
+    argv = tuple(word.replace("{http}", str(http)) for word in argv)
+    request = asked(folder, 1, 1, argv)
+    request = replace(request, http_port=http, runner_port=runner, **changes)
+    for name in ("scratch", "shm"):
+        (folder / name).mkdir()
+    given = {
+        "root": ROOT,
+        "places": {
+            "store": str(folder / "store"),
+            "scratch": str(folder / "scratch"),
+            "token": str(folder / "token"),
+            "termination_log": str(folder / "termination"),
+            "shm": str(folder / "shm"),
+        },
+        "pace": {**PACE, **(pace or {})},
+    }
+    given_environment = {
+        "PATH": os.environ["PATH"],
+        ENV_REQUEST: encode(request),
+        ENV_POD_NAME: "m-0",
+        ENV_NODE_NAME: "node-0",
+        **(environment or {}),
+    }
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [python(), str(HERE / "serve_pod.py"), json.dumps(given)],
+            env=given_environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    pod = Pod("m-0", 0, folder, process, "127.0.0.1", "", http, runner)
+    try:
+        yield pod
+    finally:
+        for found in below(process.pid, all_processes()):
+            kill_process(found.pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+
+
+def join(made: World, bridge: str, stage: int) -> None:
+    """One pod's network."""
+    namespace = made.namespace(stage)
+    outside, inside = f"v{namespace}", f"p{namespace}"
+    run("ip", "netns", "add", namespace)
+    run("ip", "link", "add", outside, "type", "veth", "peer", "name", inside)
+    run("ip", "link", "set", outside, "master", bridge, "up")
+    run("ip", "link", "set", inside, "netns", namespace, "name", "eth0")
+    for words in (
+        ("addr", "add", f"{made.address(stage)}/24", "dev", "eth0"),
+        ("link", "set", "eth0", "up"),
+        ("link", "set", "lo", "up"),
+    ):
+        run("ip", "-n", namespace, *words)
+
+
+def mpi_reason() -> str:
+    """Why ranks over real MPI cannot be started here, empty if they can."""
+    return why_not("mpirun")
+
+
+needs_mpi = pytest.mark.skipif(bool(mpi_reason()), reason=mpi_reason() or "it runs here")
+needs_root = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it runs here")

@@ -1,0 +1,225 @@
+"""One pod with a server of its own: drain, death, hang and what is refused, as real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from tests.runner.serve_world import HERE, Pod, eventually, python, solo
+
+from shardwright.runner.serve.inflight import look
+from shardwright.runner.serve.processes import all_processes, below
+
+pytestmark = pytest.mark.timeout(120)
+
+ENGINE = (python(), str(HERE / "serve_engine.py"), "{http}")
+
+
+def ready(pod: Pod) -> None:
+    eventually(lambda: pod.get("/readyz")[0] == 200, 40, pod.log)
+
+
+def generate(pod: Pod, tokens: int) -> str:
+    body = json.dumps({"prompt": "x", "max_tokens": tokens}).encode()
+    asked = urllib.request.Request(
+        f"http://127.0.0.1:{pod.http_port}/v1/completions",
+        body,
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(asked, timeout=60) as answer:  # noqa: S310 - our own pod
+        found: str = json.loads(answer.read())["choices"][0]["text"]
+        return found
+
+
+def engines(pod: Pod) -> list[int]:
+    return [process.pid for process in below(pod.process.pid, all_processes())]
+
+
+def test_fifty_requests_under_way_all_finish_after_sigterm(tmp_path: Path) -> None:
+    with solo(tmp_path, ENGINE, {"ENGINE_TOKEN_SECONDS": "0.2"}, drain_timeout_seconds=60) as pod:
+        ready(pod)
+        found: list[str] = []
+
+        def one() -> None:
+            try:
+                found.append(generate(pod, 20))
+            except OSError as error:
+                found.append(f"failed: {error}")
+
+        threads = [threading.Thread(target=one, daemon=True) for _ in range(50)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: (look(pod.http_port) or 0) >= 50)
+        assert found == []
+        pod.process.send_signal(signal.SIGTERM)
+        code, why = eventually(
+            lambda: pod.get("/readyz") if pod.get("/readyz")[0] == 503 else None, 5
+        )
+        assert (code, why) == (503, "not ready: draining: signal 15\n")
+        assert pod.get("/healthz")[0] == 200
+        # What a router still sends while the news spreads is answered too.
+        assert generate(pod, 1) == "1"
+        for thread in threads:
+            thread.join(60)
+        assert found == [" ".join(["1"] * 20)] * 50
+        report = pod.end(30)
+        assert (report.outcome, report.message) == ("Done", "drained")
+        assert pod.process.returncode == 0
+        drained = json.loads(
+            next(line for line in pod.log().splitlines() if '"message": "drained"' in line)
+        )
+        assert (drained["verdict"], drained["cut"]) == ("Done", 0)
+        assert drained["most"] >= 50
+
+
+def test_a_drain_ends_at_its_timeout_and_says_how_many_it_cut(tmp_path: Path) -> None:
+    with solo(tmp_path, ENGINE, {"ENGINE_TOKEN_SECONDS": "0.2"}, drain_timeout_seconds=2) as pod:
+        ready(pod)
+
+        def one() -> None:
+            with pytest.raises(OSError, match=r".*"):
+                generate(pod, 200)
+
+        thread = threading.Thread(target=one, daemon=True)
+        thread.start()
+        eventually(lambda: (look(pod.http_port) or 0) >= 1)
+        pod.process.send_signal(signal.SIGTERM)
+        assert pod.end(30).outcome == "Done"
+        assert re.search(r'"verdict": "Cut".*"cut": [1-9]', pod.log())
+        thread.join(10)
+
+
+def test_an_idle_engine_is_drained_after_the_lame_duck_seconds(tmp_path: Path) -> None:
+    with solo(tmp_path, ENGINE) as pod:
+        ready(pod)
+        started = time.monotonic()
+        pod.process.send_signal(signal.SIGTERM)
+        assert pod.end(30).outcome == "Done"
+        assert 1.0 <= time.monotonic() - started < 15
+        assert engines(pod) == []
+
+
+def test_a_server_that_dies_is_reported_with_its_log_and_leaves_nothing(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys, time\n"
+        "subprocess.Popen(['setsid', 'sh', '-c', 'trap \"\" TERM; sleep 987.1; sleep 987.1'])\n"
+        "print('loading', flush=True); time.sleep(1)\n"
+        "raise RuntimeError('engine exploded')\n"
+    )
+    with solo(tmp_path, (python(), "-c", code)) as pod:
+        report = pod.end(40)
+        assert (report.outcome, report.reason) == ("Environment", "RankFailed")
+        assert report.message == "the engine's server exited with code 1"
+        assert report.log_tail.endswith("RuntimeError: engine exploded")
+        assert engines(pod) == []
+        assert pod.process.returncode == 1
+
+
+def test_an_unknown_flag_is_permanent(tmp_path: Path) -> None:
+    code = (
+        "import argparse\n"
+        "parser = argparse.ArgumentParser('trtllm-serve')\n"
+        "parser.parse_args(['--tp_sise', '2'])\n"
+    )
+    with solo(tmp_path, (python(), "-c", code)) as pod:
+        report = pod.end(40)
+        assert (report.outcome, report.reason) == ("Permanent", "UnknownFlag")
+        assert "unrecognized arguments: --tp_sise" in report.log_tail
+
+
+def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with solo(tmp_path, ("/no/such/trtllm-serve",)) as pod:
+        report = pod.end(40)
+        assert report.reason == "RankFailed"
+        assert "/no/such/trtllm-serve cannot be started" in report.log_tail
+
+
+def test_a_stopped_server_hangs_and_is_killed(tmp_path: Path) -> None:
+    with solo(tmp_path, ENGINE, hang_seconds=3) as pod:
+        ready(pod)
+        os.kill(engines(pod)[0], signal.SIGSTOP)
+        eventually(lambda: pod.get("/healthz")[0] in (200, 0))
+        report = pod.end(40)
+        assert (report.reason, report.rank) == ("RankHung", 0)
+        assert engines(pod) == []
+
+
+def test_a_server_that_loads_without_a_sign_stalls(tmp_path: Path) -> None:
+    code = "import time; print('loading', flush=True); time.sleep(600)"
+    with solo(tmp_path, (python(), "-c", code), stall_seconds=3) as pod:
+        report = pod.end(40)
+        assert report.reason == "RankHung"
+        assert "nothing was printed and nothing was read for" in report.message
+
+
+def test_a_server_that_reads_its_weights_in_silence_does_not_stall(tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    weights.write_bytes(b"\0" * 2**20)
+    code = (
+        "import time\n"
+        "for _ in range(14):\n"
+        f"    open({str(weights)!r}, 'rb').read()\n"
+        "    time.sleep(0.5)\n"
+        "print('loaded'); raise SystemExit(9)\n"
+    )
+    with solo(tmp_path, (python(), "-c", code), stall_seconds=4) as pod:
+        assert pod.end(60).message == "the engine's server exited with code 9"
+
+
+def test_a_lost_process_of_the_engine_ends_the_pod_only_if_no_token_comes(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys, threading\n"
+        f"sys.path.insert(0, {str(HERE)!r})\n"
+        "import serve_engine\n"
+        "extra = subprocess.Popen(['sleep', '987.2'])\n"
+        "core = subprocess.Popen(['sleep', '987.3'])\n"
+        "def watch():\n"
+        "    core.wait()\n"
+        "    serve_engine.Handler.work = type('Dead', (), {'put': lambda *_: None})()\n"
+        "threading.Thread(target=watch, daemon=True).start()\n"
+        "threading.Thread(target=extra.wait, daemon=True).start()\n"
+        "serve_engine.main(int(sys.argv[1]))\n"
+    )
+    pace = {"missing": 4.0, "generation": 1.0}
+    with solo(tmp_path, (python(), "-c", code, "{http}"), pace=pace) as pod:
+        ready(pod)
+        kill_by_words(pod, "987.2")
+        time.sleep(6)
+        assert pod.process.poll() is None
+        assert pod.get("/readyz")[0] == 200
+        kill_by_words(pod, "987.3")
+        report = pod.end(40)
+        assert report.reason == "RankFailed"
+        assert report.message.startswith("a process of the engine ended, and no token")
+
+
+def kill_by_words(pod: Pod, word: str) -> None:
+    for pid in engines(pod):
+        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:2] == [b"sleep", word.encode()]:
+            os.kill(pid, signal.SIGKILL)
+            return
+    raise AssertionError(f"no process with {word}: {pod.log()}")
+
+
+def test_a_truncated_engine_is_refused_and_nothing_is_started(tmp_path: Path) -> None:
+    marker = tmp_path / "started"
+    code = f"open({str(marker)!r}, 'w')"
+    with solo(tmp_path, (python(), "-c", code), key="f" * 16) as pod:
+        report = pod.end(30)
+        assert (report.outcome, report.reason) == ("Permanent", "ManifestMismatch")
+        assert "asked for engine ffffffffffffffff" in report.message
+        assert not marker.exists()
+
+
+def test_a_launch_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    with solo(tmp_path, ENGINE, launch="ssh") as pod:
+        report = pod.end(30)
+        assert (report.outcome, report.reason) == ("Permanent", "ToolFailed")
+        assert report.message == "launch is 'ssh', this runner knows mpi, each"

@@ -1,0 +1,249 @@
+"""Asking the engine, and answering probes."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+import pytest
+
+from shardwright.runner.contract import Command, ServeRequest
+from shardwright.runner.serve.health import HealthServer
+from shardwright.runner.serve.places import Pace
+from shardwright.runner.serve.probe import Answer, Prober, generation_problem, progress
+from shardwright.runner.serve.view import View
+
+GOOD = json.dumps({"choices": [{"text": " a"}], "usage": {"completion_tokens": 1}})
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "words"),
+    [
+        (200, GOOD, ""),
+        (200, json.dumps({"choices": [{"text": "a"}]}), ""),
+        (
+            200,
+            json.dumps({"choices": [{"text": ""}], "usage": {"completion_tokens": 0}}),
+            "without",
+        ),
+        (200, json.dumps({"choices": []}), "no completion"),
+        (200, "ok", "no completion"),
+        (200, "[1]", "no completion"),
+        (200, json.dumps({"choices": ["x"]}), "without"),
+        (503, "starting", "503 starting"),
+        (0, "connection refused", "connection refused"),
+    ],
+)
+def test_only_a_generated_token_counts(status: int, text: str, words: str) -> None:
+    found = generation_problem(status, text)
+    assert bool(found) is bool(words)
+    assert words in found
+
+
+PROMETHEUS = """\
+# TYPE vllm:generation_tokens_total counter
+vllm:generation_tokens_total{engine="0",model_name="m"} 10.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 3.0
+process_cpu_seconds_total 12.5
+"""
+
+
+def test_progress_is_what_counts_tokens_and_not_what_counts_clients() -> None:
+    mark = progress(PROMETHEUS)
+    assert mark == "10.0"
+    assert progress(PROMETHEUS.replace(" 3.0", " 9.0").replace("12.5", "13.5")) == mark
+    assert progress(PROMETHEUS.replace(" 10.0", " 11.0")) != mark
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        ('sglang:generation_tokens_total{a="b"} 5\n', "5"),
+        ('trtllm_request_success_total{finished_reason="stop"} 7\n', "7"),
+        ("trtllm_e2e_request_latency_seconds_count 7\n", "7"),
+        ('[{"iter": 5}, {"iter": 6}]', "2 6"),
+        ("[]", ""),
+        ("[broken", ""),
+        ("", ""),
+        ("python_gc_objects_collected_total 5\n", ""),
+    ],
+)
+def test_progress_of_several_engines(text: str, mark: str) -> None:
+    assert progress(text) == mark
+
+
+class Engine(BaseHTTPRequestHandler):
+    """Answers as it is told to."""
+
+    healthy: ClassVar[bool] = True
+    generates: ClassVar[bool] = True
+    metrics: ClassVar[str] = ""
+    asked: ClassVar[list[dict[str, Any]]] = []
+
+    def do_GET(self) -> None:
+        if self.path == "/metrics":
+            self.answer(200, self.metrics)
+        else:
+            self.answer(200 if self.healthy else 503, "")
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.asked.append(json.loads(body))
+        self.answer(200, GOOD) if self.generates else self.answer(500, "dead")
+
+    def answer(self, code: int, text: str) -> None:
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+REQUEST = ServeRequest(
+    deployment="m",
+    replica=0,
+    incarnation=1,
+    stage=0,
+    tensor=1,
+    pipeline=1,
+    step="engine",
+    key="0" * 16,
+    artifact="/a",
+    model_folder="/m",
+    served_name="llama",
+    product="",
+    command=Command("trtllm-serve", ("x",)),
+    config={},
+    peers=("a",),
+)
+
+
+@contextmanager
+def engine(**told: Any) -> Iterator[tuple[type[Engine], Prober]]:
+    handler = type("Told", (Engine,), {"asked": [], **told})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    asked = replace(REQUEST, http_port=server.server_address[1])
+    prober = Prober(asked, Pace(look=0.05, canary=0.2, generation=2.0), lambda: None)
+    try:
+        yield handler, prober
+    finally:
+        prober.close()
+        server.shutdown()
+        server.server_close()
+
+
+def until(what: Any, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_an_engine_is_asked_for_one_token_of_the_served_model() -> None:
+    with engine() as (handler, prober):
+        until(lambda: prober.answer.generated_at)
+        until(lambda: prober.answer.healthy_at)
+        assert handler.asked[0]["model"] == "llama"
+        assert handler.asked[0]["max_tokens"] == 1
+        count = len(handler.asked)
+        until(lambda: len(handler.asked) > count)
+
+
+def test_a_healthy_page_alone_is_no_generation() -> None:
+    with engine(generates=False) as (_, prober):
+        until(lambda: prober.answer.healthy_at)
+        until(lambda: "500 dead" in prober.answer.last_error)
+        assert prober.answer.generated_at is None
+
+
+def test_an_engine_that_fails_is_not_healthy_any_more() -> None:
+    with engine() as (handler, prober):
+        until(lambda: prober.answer.healthy_at)
+        handler.healthy = False
+        handler.generates = False
+        until(lambda: prober.answer.last_error)
+        time.sleep(0.3)
+        stale = prober.answer.healthy_at
+        time.sleep(0.2)
+        assert prober.answer.healthy_at == stale
+
+
+def test_counters_that_move_are_a_sign_when_tokens_are_late() -> None:
+    with engine(generates=False, metrics="vllm:generation_tokens_total 1\n") as (handler, prober):
+        until(lambda: prober._mark == "1")
+        assert prober.answer.moved_at is None
+        handler.metrics = "vllm:generation_tokens_total 2\n"
+        until(lambda: prober.answer.moved_at)
+
+
+def test_a_closed_prober_asks_no_more() -> None:
+    with engine() as (handler, prober):
+        until(lambda: prober.answer.generated_at)
+        prober.close()
+        time.sleep(0.3)
+        count = len(handler.asked)
+        time.sleep(0.5)
+        assert len(handler.asked) == count
+
+
+def test_nobody_there_is_told_and_not_raised() -> None:
+    asked = replace(REQUEST, http_port=1)
+    prober = Prober(asked, Pace(look=0.05), lambda: None)
+    until(lambda: prober.answer.last_error)
+    prober.close()
+    assert prober.answer == Answer(last_error=prober.answer.last_error)
+
+
+VIEW = View("m", 0, 1, 0, 1, 1, "Meeting", engine=True, detail="waiting for stages [1]")
+
+
+def ask(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_liveness_is_shallow_readiness_says_why_not_and_status_is_json() -> None:
+    views = [VIEW]
+    server = HealthServer(0, lambda: views[-1])
+    try:
+        assert ask(server.port, "/healthz") == (200, "alive\n")
+        code, text = ask(server.port, "/readyz")
+        assert (code, text) == (503, "not ready: meeting: waiting for stages [1]\n")
+        code, text = ask(server.port, "/status?full=1")
+        assert code == 200
+        assert json.loads(text)["phase"] == "Meeting"
+        assert ask(server.port, "/metrics")[0] == 404
+        views.append(replace(VIEW, phase="Ending"))
+        assert ask(server.port, "/healthz")[0] == 200
+    finally:
+        server.close()
+
+
+def test_a_caller_that_says_nothing_does_not_hold_probes_up() -> None:
+    server = HealthServer(0, lambda: VIEW)
+    try:
+        silent = [http.client.HTTPConnection("127.0.0.1", server.port) for _ in range(20)]
+        for connection in silent:
+            connection.connect()
+        assert ask(server.port, "/healthz")[0] == 200
+        for connection in silent:
+            connection.close()
+    finally:
+        server.close()
