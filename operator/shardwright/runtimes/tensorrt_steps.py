@@ -57,9 +57,9 @@ CALIBRATION_DATASETS = frozenset({"cnn_dailymail", "pileval"})
 
 GPUS_PER_NODE_AT_MOST = 8
 # Calibration holds the weights and the activations of a few samples.
-_QUANTIZE_ROOM = 1.15
+QUANTIZE_ROOM = 1.15
 # Converting holds the model and one rank's share of it.
-_CONVERT_ROOM = 1.2
+CONVERT_ROOM = 1.2
 
 
 def paged_context_fmha(spec: LLMDeploymentSpec) -> bool:
@@ -163,7 +163,7 @@ def _checkpoint(
         ),
         gpus=gpus,
         product=spec.gpu.product if gpus else "",
-        resources=_resources(settings, gpus, math.ceil(model.facts.bytes * _CONVERT_ROOM)),
+        resources=_resources(settings, gpus, math.ceil(model.facts.bytes * CONVERT_ROOM)),
     )
 
 
@@ -172,7 +172,7 @@ def _quantize_gpus(facts: ModelFacts, product: str) -> int:
 
     Beyond eight the rest is held in host memory (`--device_map auto`): slower, never refused.
     """
-    needed = math.ceil(facts.bytes * _QUANTIZE_ROOM / gpu_memory_bytes(product))
+    needed = math.ceil(facts.bytes * QUANTIZE_ROOM / gpu_memory_bytes(product))
     return min(GPUS_PER_NODE_AT_MOST, max(1, needed))
 
 

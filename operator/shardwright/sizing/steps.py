@@ -15,9 +15,9 @@ from shardwright.api.serving import Backend, KVPrecision, WeightPrecision
 from shardwright.runtimes.gpu_memory import gpu_memory_bytes
 from shardwright.runtimes.tensorrt_precision import CALIBRATED
 from shardwright.runtimes.tensorrt_steps import (
-    _CONVERT_ROOM,
-    _QUANTIZE_ROOM,
+    CONVERT_ROOM,
     GPUS_PER_NODE_AT_MOST,
+    QUANTIZE_ROOM,
 )
 from shardwright.sizing.gpus import GIB
 from shardwright.sizing.model import Model
@@ -100,12 +100,12 @@ def step_needs(
     if _calibrates(model, precision, engine):
         # The Job counts a GPU by its product's data sheet; so does this, or the two would differ.
         each = gpu_memory_bytes(gpu.product) if gpu.product else gpu.total
-        wanted = max(1, math.ceil(source * _QUANTIZE_ROOM / each))
+        wanted = max(1, math.ceil(source * QUANTIZE_ROOM / each))
         needs.append(
             StepNeed(
                 Step.CALIBRATE,
                 gpus=min(wanted, GPUS_PER_NODE_AT_MOST),
-                host_bytes=math.ceil(source * _CONVERT_ROOM),
+                host_bytes=math.ceil(source * CONVERT_ROOM),
                 scratch_bytes=target,
                 reason=f"{_name(precision)} has to be made of the checkpoint's weights",
             )
@@ -115,7 +115,7 @@ def step_needs(
             StepNeed(
                 Step.CONVERT,
                 gpus=0,
-                host_bytes=math.ceil(source * _CONVERT_ROOM),
+                host_bytes=math.ceil(source * CONVERT_ROOM),
                 scratch_bytes=target,
                 reason=f"the checkpoint has to be split for tensor {shape.tensor} × pipeline "
                 f"{shape.pipeline}",
