@@ -10,6 +10,7 @@ NODES  ?= sandbox/fleets/demo.yaml
 # `make sandbox-up OPERATOR=0` leaves the operator out.
 OPERATOR ?= 1
 RUN    := PYTHONPATH=sandbox $(BIN)/python
+SYSTEM := openmpi-bin python3-mpi4py python3-numpy python3-yaml python3-click python3-prometheus-client
 FORMATTED := operator sandbox tests hack
 # Stamps of environments that have what requirements/dev.txt and requirements/moto.txt ask for.
 READY  := $(VENV)/.ready
@@ -34,9 +35,9 @@ $(MOTO): requirements/moto.txt
 install: $(READY) $(MOTO) ## make the virtual environment with the locked dependencies
 
 .PHONY: system
-system: ## as root on Debian: the system's packages that some tests need (Open MPI)
-	@command -v mpirun >/dev/null || { apt-get update -qq && \
-	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq openmpi-bin >/dev/null; }
+system: ## as root on Debian: the system's packages that some tests need (Open MPI and its Python)
+	@dpkg -s $(SYSTEM) >/dev/null 2>&1 || { apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(SYSTEM) >/dev/null; }
 
 .PHONY: lock
 lock: $(READY) ## work the locked requirements out anew, from versions at least a week old

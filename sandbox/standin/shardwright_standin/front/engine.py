@@ -1,0 +1,205 @@
+"""The HTTP side's connection to rank 0: requests there, tokens and statistics back."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Client, Connection
+from typing import Any
+
+from shardwright_standin.ranks.loading import LoadOrder
+
+_RETRY_SECONDS = 0.1
+# TensorRT-LLM's max_stats_len: older iterations are dropped when nobody reads /metrics.
+_KEPT_ITERATIONS = 1000
+
+
+class EngineFailedError(RuntimeError):
+    """The ranks could not load, or are gone; the message is the first cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an engine takes at once and in one sequence, in tokens and requests."""
+
+    max_batch_size: int
+    max_num_tokens: int
+    max_seq_len: int
+    max_input_len: int
+
+
+@dataclass(slots=True)
+class Generation:
+    """One request's tokens as they come; times are of the monotonic clock, in seconds."""
+
+    number: int
+    started: float
+    first_token: float = 0.0
+    tokens: list[int] = field(default_factory=list)
+    finish: str = ""
+    _news: queue.SimpleQueue[tuple[int, str] | None] = field(default_factory=queue.SimpleQueue)
+
+    def put(self, token: int, ended: str) -> None:
+        """A token came."""
+        self._news.put((token, ended))
+
+    def fail(self) -> None:
+        """No more tokens will come."""
+        self._news.put(None)
+
+    def stream(self) -> Iterator[int]:
+        """The tokens, each as it comes.
+
+        Raises:
+            EngineFailedError: When the ranks are gone before the last one.
+        """
+        while not self.finish:
+            news = self._news.get()
+            if news is None:
+                raise EngineFailedError("the engine is gone")
+            token, self.finish = news
+            self.first_token = self.first_token or time.monotonic()
+            self.tokens.append(token)
+            yield token
+
+
+class Engine:
+    """Loaded ranks; `dead` is set when they are gone."""
+
+    def __init__(self, connection: Connection, limits: Limits, stop_token: int) -> None:
+        self.limits, self.stop_token = limits, stop_token
+        self.dead = threading.Event()
+        self.iterations: deque[dict[str, Any]] = deque(maxlen=_KEPT_ITERATIONS)
+        self.last: dict[str, Any] = {"numActiveRequests": 0, "numQueuedRequests": 0, "kvTokens": 0}
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._running: dict[int, Generation] = {}
+        self._numbers = itertools.count(1)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are running or waiting."""
+        return len(self._running)
+
+    def submit(self, prompt: list[int], budget: int, stop: int) -> Generation:
+        """Ask for at most `budget` tokens, up to and with the token `stop` (−1 for none).
+
+        Raises:
+            EngineFailedError: When the ranks are gone.
+        """
+        generation = Generation(next(self._numbers), time.monotonic())
+        self._running[generation.number] = generation
+        if self.dead.is_set():
+            self._running.pop(generation.number, None)
+            raise EngineFailedError("the engine is gone")
+        self._send(
+            {
+                "do": "submit",
+                "number": generation.number,
+                "prompt": prompt,
+                "budget": budget,
+                "stop": stop,
+            }
+        )
+        return generation
+
+    def cancel(self, generation: Generation) -> None:
+        """Forget a request whose client is gone."""
+        if self._running.pop(generation.number, None) is not None and not self.dead.is_set():
+            self._rest()
+            self._send({"do": "cancel", "number": generation.number})
+
+    def stop(self) -> None:
+        """Let the ranks end."""
+        if not self.dead.is_set():
+            self._send({"do": "stop"})
+
+    def close(self) -> None:
+        """Leave the ranks to the next HTTP side."""
+        self._connection.close()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            with self._sending:
+                self._connection.send_bytes(json.dumps(message).encode())
+        except OSError as error:
+            raise EngineFailedError(f"the engine is gone: {error}") from error
+
+    def _rest(self) -> None:
+        """Without requests there are no iterations, and so none that would say so."""
+        if not self._running:
+            self.last = {**self.last, "numActiveRequests": 0, "numQueuedRequests": 0}
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                message = json.loads(self._connection.recv_bytes())
+                self.last = message["stats"]
+                self.iterations.append({"at": time.time(), **message["stats"]})
+                for number, token, ended in message["tokens"]:
+                    generation = self._running.get(number)
+                    if generation is None:
+                        continue
+                    if ended:
+                        del self._running[number]
+                    generation.put(token, ended)
+                self._rest()
+        except (OSError, EOFError):
+            self.dead.set()
+            for generation in list(self._running.values()):
+                generation.fail()
+
+
+def connect(
+    address: tuple[str, int],
+    key: bytes,
+    order: LoadOrder,
+    limits: Limits,
+    stop_token: int,
+    ranks_alive: Callable[[], bool],
+) -> tuple[Engine, list[str]]:
+    """Wait for rank 0, have all ranks load, and return the engine and lines for the log.
+
+    Args:
+        address: Where rank 0 listens.
+        key: What it wants to see.
+        order: What to load.
+        limits: Of batch and sequence.
+        stop_token: The token that ends a sequence.
+        ranks_alive: Whether the ranks' processes still run.
+
+    Raises:
+        EngineFailedError: When the ranks ended, or one could not load.
+    """
+    while True:
+        if not ranks_alive():
+            raise EngineFailedError("the ranks ended before the engine was loaded")
+        try:
+            connection = Client(address, authkey=key)
+            break
+        except ConnectionError:
+            time.sleep(_RETRY_SECONDS)
+    message = {
+        "do": "load",
+        "load": order.encoded(),
+        "max_batch_size": limits.max_batch_size,
+        "max_num_tokens": limits.max_num_tokens,
+    }
+    try:
+        connection.send_bytes(json.dumps(message).encode())
+        answers = json.loads(connection.recv_bytes())["answers"]
+    except (OSError, EOFError) as error:
+        raise EngineFailedError("the ranks ended while the engine was loading") from error
+    failed = [answer for answer in answers if "error" in answer]
+    if failed:
+        first = failed[0]
+        raise EngineFailedError(f"{first['trace']}\nrank {first['rank']}: {first['error']}")
+    lines = [line for answer in answers for line in (*answer["warnings"], answer["report"])]
+    return Engine(connection, limits, stop_token), lines

@@ -1,0 +1,109 @@
+"""Put the stand-in into a root file system, under the real programs' names and places.
+
+`python -m shardwright_standin.install --root FOLDER [--version 1.2.1]`
+
+It copies this package and the recorded contracts, and writes the entry points. The root needs the
+Debian packages that README.md lists; nothing is downloaded here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from shardwright_standin import contracts, identity
+
+# Where Debian's python3 looks for packages that dpkg does not own, whatever its minor version.
+_LIBRARY = "usr/local/lib/shardwright-standin"
+_EXAMPLES = "app/tensorrt_llm/examples"
+_FAMILIES = ("llama", "qwen")
+
+# Path in the root, and what the script there calls.
+PROGRAMS: Mapping[str, str] = {
+    "usr/local/bin/trtllm-build": "build",
+    "usr/local/bin/trtllm-serve": "serve",
+    "usr/local/bin/trtllm-llmapi-launch": "llmapi_launch",
+    "usr/local/bin/trtllm-eval": "eval",
+    "usr/local/bin/trtllm-bench": "bench",
+    "usr/local/bin/vllm": "vllm",
+    "usr/bin/nvidia-smi": "nvidia_smi",
+    f"{_EXAMPLES}/quantization/quantize.py": "quantize",
+}
+_SCRIPT = """#!/usr/bin/env python3
+# Stand-in for an engine without GPUs, for tests only.
+import os
+import sys
+
+LIBRARY = {library!r}
+sys.path.insert(0, LIBRARY)
+# Ranks are processes of their own and must find the package too.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    part for part in (LIBRARY, os.environ.get("PYTHONPATH", "")) if part
+)
+
+from shardwright_standin.tools.{module} import main
+
+sys.exit(main({arguments}))
+"""
+
+
+def install(root: Path, version: str, prefix: str = "/") -> list[Path]:
+    """Install below `root`; `prefix` is where the root will be when it runs.
+
+    Returns:
+        The entry points' paths.
+
+    Raises:
+        UnknownReleaseError: For a release whose TensorRT is not known.
+    """
+    identity.tensorrt(version)
+    library = root / _LIBRARY
+    package = library / "shardwright_standin"
+    if package.exists():
+        shutil.rmtree(package)
+    shutil.copytree(
+        Path(__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "contracts")
+    )
+    shutil.copytree(contracts.folder(), package / "contracts")
+    (package / "installed.json").write_text(json.dumps({"version": version}) + "\n")
+    # `python -m sglang.launch_server` finds a module, not a script.
+    sglang = library / "sglang"
+    sglang.mkdir(exist_ok=True)
+    (sglang / "__init__.py").write_text('"""Stand-in for SGLang, for tests only."""\n')
+    (sglang / "launch_server.py").write_text(
+        "import sys\n\nfrom shardwright_standin.tools.sglang import main\n\n"
+        'if __name__ == "__main__":\n    sys.exit(main())\n'
+    )
+    where = str(Path(prefix) / _LIBRARY)
+    written = [_write(root / path, where, module) for path, module in PROGRAMS.items()]
+    for family in _FAMILIES:
+        path = root / _EXAMPLES / "models/core" / family / "convert_checkpoint.py"
+        written.append(_write(path, where, "convert_checkpoint", repr(family)))
+    # A .pth file makes every python3 of the root see the library, `python -m` included.
+    for site in sorted(root.glob("usr/lib/python3/dist-packages")):
+        (site / "shardwright-standin.pth").write_text(f"{where}\n")
+    return written
+
+
+def _write(path: Path, library: str, module: str, arguments: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_SCRIPT.format(library=library, module=module, arguments=arguments))
+    path.chmod(0o755)
+    return path
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--version", default=identity.DEFAULT_VERSION)
+    asked = parser.parse_args()
+    for path in install(asked.root, asked.version):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

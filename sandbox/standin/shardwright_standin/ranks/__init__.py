@@ -1,0 +1,1 @@
+"""Ranks: how they talk, and the loop each of them runs."""

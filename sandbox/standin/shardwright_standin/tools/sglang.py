@@ -1,0 +1,106 @@
+"""`python -m sglang.launch_server`: the same network under SGLang's flags and endpoints."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardwright_standin import commandline, gpu
+from shardwright_standin.faults import Faults
+from shardwright_standin.front.engine import Limits
+from shardwright_standin.front.metrics import Metrics
+from shardwright_standin.front.server import App, Flavour, serve
+from shardwright_standin.model import geometry
+from shardwright_standin.tools import nodes
+from shardwright_standin.tools.played import refuse_others
+
+VERSION = "0.5.23"
+_PLAYED = {
+    "model_path",
+    "host",
+    "port",
+    "tp_size",
+    "pp_size",
+    "nnodes",
+    "node_rank",
+    "dist_init_addr",
+    "dist_timeout",
+    "context_length",
+    "max_running_requests",
+    "max_prefill_tokens",
+    "served_model_name",
+    "enable_metrics",
+    # Of no meaning here: GPU memory, kernels, logs, code in the model's folder.
+    "mem_fraction_static",
+    "chunked_prefill_size",
+    "trust_remote_code",
+    "dtype",
+    "tokenizer_path",
+    "load_format",
+    "random_seed",
+    "log_level",
+    "log_level_http",
+    "disable_cuda_graph",
+}
+_DEFAULT_TIMEOUT_SECONDS = 1800.0
+_DEFAULT_MASTER = "127.0.0.1:25000"
+
+
+def main() -> int:
+    """The program."""
+    values = commandline.parse("sglang.launch_server", sys.argv[1:]).values
+    Faults(program="sglang").reach("start")
+    refuse_others("sglang.launch_server", values, _PLAYED)
+    folder = Path(values["model_path"])
+    world = nodes.World(
+        tensor=values["tp_size"],
+        pipeline=values["pp_size"],
+        nodes=values["nnodes"],
+        node=values["node_rank"],
+        master=values["dist_init_addr"] or _DEFAULT_MASTER,
+        timeout_seconds=float(values["dist_timeout"] or _DEFAULT_TIMEOUT_SECONDS),
+    )
+    shape = geometry.read(folder)
+    _check(values, world)
+    length = values["context_length"] or shape.max_positions
+    limits = Limits(
+        max_batch_size=values["max_running_requests"] or 256,
+        max_num_tokens=values["max_prefill_tokens"] or 16384,
+        max_seq_len=min(length, shape.max_positions),
+        max_input_len=min(length, shape.max_positions),
+    )
+    group, engine, end = nodes.start(folder, world, limits, "sglang")
+    if engine is None:
+        return nodes.follow(group)
+    served = values["served_model_name"] or str(folder)
+    flavour = Flavour(
+        "sglang",
+        dies_by_signal=False,
+        unhealthy_while_draining=True,
+        checks_engine=True,
+        version=VERSION,
+    )
+    measured = Metrics("sglang", served, engine) if values["enable_metrics"] else None
+    return serve((values["host"], values["port"]), App(flavour, engine, served, measured), end)
+
+
+def _check(values: Mapping[str, Any], world: nodes.World) -> None:
+    ranks = world.tensor * world.pipeline
+    present = len(gpu.visible(os.environ))
+    if ranks % world.nodes:
+        raise AssertionError(f"tp_size * pp_size {ranks} must be divisible by nnodes {world.nodes}")
+    if world.nodes > 1 and values["dist_init_addr"] is None:
+        raise AssertionError(f"--dist-init-addr is needed with --nnodes {world.nodes}")
+    if not 0 <= world.node < world.nodes:
+        raise AssertionError(f"--node-rank {world.node} is not below --nnodes {world.nodes}")
+    if ranks // world.nodes > present:
+        raise RuntimeError(
+            f"CUDA error: invalid device ordinal: {ranks // world.nodes} ranks, {present} GPUs"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
