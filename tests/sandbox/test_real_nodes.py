@@ -141,8 +141,12 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(real_namespace: Namespace) -> Cluster:
-    return Cluster(real_namespace)
+def cluster(real_namespace: Namespace) -> Iterator[Cluster]:
+    found = Cluster(real_namespace)
+    yield found
+    # the namespace controller would end them too, some seconds later
+    found.rest.delete(found.pods)
+    until(lambda: not found.rest.get(found.pods)["items"])
 
 
 @pytest.fixture

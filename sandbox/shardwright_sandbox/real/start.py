@@ -23,6 +23,9 @@ from shardwright_sandbox.real.node import RealNode, find
 from shardwright_sandbox.real.programs import Node, Programs, commands, nodes_of, write_files
 from shardwright_sandbox.rest import NOT_FOUND, STRATEGIC_PATCH, Rest, RestError, rest_of
 
+REAL_LABEL = "sandbox.shardwright.dev/real"
+"""On real nodes, with the value `true`: for the node selector of what must not be played."""
+
 _READY_SECONDS = 90.0
 
 
@@ -158,7 +161,7 @@ def join(
 def _label(rest: Rest, node: Node) -> bool:
     """Write the labels that GPU Feature Discovery and a cloud would; False: no such node yet."""
     metadata = {
-        "labels": node_labels(node.pool, node.index),
+        "labels": {**node_labels(node.pool, node.index), REAL_LABEL: "true"},
         "annotations": dict(node.pool.annotations),
     }
     try:
