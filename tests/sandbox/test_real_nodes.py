@@ -16,6 +16,7 @@ import pytest
 from shardwright.observe.quantity import to_whole
 from shardwright_sandbox import Sandbox, SandboxConfig
 from shardwright_sandbox.clients import kubectl
+from shardwright_sandbox.cluster import stop
 from shardwright_sandbox.fleet import real_pool
 from shardwright_sandbox.processes import Processes
 from shardwright_sandbox.progress import Progress
@@ -473,12 +474,18 @@ def machine_wide() -> dict[str, set[str]]:
     }
 
 
-def test_a_crashed_sandbox_is_cleared_by_the_next_and_down_leaves_nothing(
-    real_sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A state folder; whatever a failing test has left in it goes."""
     monkeypatch.delenv("KUBECONFIG", raising=False)
+    yield tmp_path / "state"
+    stop(tmp_path / "state")
+
+
+def test_a_crashed_sandbox_is_cleared_by_the_next_and_down_leaves_nothing(
+    real_sandbox: Sandbox, state: Path
+) -> None:
     before = machine_wide()
-    state = tmp_path / "state"
     config = SandboxConfig(die_with_parent=True, player=False, real=(real_pool(1, name="lone"),))
     first = Sandbox.start(state, config, progress=Progress(quiet=True))
     lone = first.real_nodes()["lone-0"]
