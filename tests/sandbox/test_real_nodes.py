@@ -465,12 +465,15 @@ def contained(cgroup: str) -> set[str]:
 
 
 def machine_wide() -> dict[str, set[str]]:
-    """What all sandboxes share and none may touch."""
+    """What kubelets and containerds of any machine write, and none of ours may write to this one.
+
+    Only that: others work on the machine too, and what they make and remove is not counted.
+    """
     rules = subprocess.run(["iptables-save"], capture_output=True, text=True, check=True).stdout
-    folders = ("/run/netns", "/run/containerd", "/var/lib/cni", "/var/lib/kubelet")
+    places = ("run/netns/cni-*", "run/containerd/**/*", "var/lib/cni/**/*", "var/lib/kubelet/**/*")
     return {
-        "rules": {line for line in rules.splitlines() if line.startswith("-A")},
-        **{folder: set(map(str, Path(folder).glob("**/*"))) for folder in folders},
+        "rules": {line for line in rules.splitlines() if re.search("KUBE|CNI", line)},
+        **{place: set(map(str, Path("/").glob(place))) for place in places},
     }
 
 
