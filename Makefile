@@ -9,6 +9,8 @@ STATE  ?= .sandbox
 NODES  ?= sandbox/fleets/demo.yaml
 # `make sandbox-up OPERATOR=0` leaves the operator out.
 OPERATOR ?= 1
+# `make sandbox-up REAL=2` starts two real nodes besides (root, Linux; see sandbox/README.md).
+REAL ?= 0
 RUN    := PYTHONPATH=sandbox $(BIN)/python
 SYSTEM := openmpi-bin python3-mpi4py python3-numpy python3-yaml python3-click python3-prometheus-client
 FORMATTED := operator sandbox tests hack
@@ -88,8 +90,8 @@ demo: $(READY) ## build, start a sandbox, and watch a 70B model being split, bui
 	$(RUN) -m shardwright_sandbox.demo
 
 .PHONY: sandbox-up
-sandbox-up: $(READY) ## start the sandbox and the operator (OPERATOR=0: without; NODES=file.yaml)
-	$(RUN) -m shardwright_sandbox up --state $(STATE) --nodes $(NODES) \
+sandbox-up: $(READY) ## start sandbox and operator (OPERATOR=0: without; NODES=file.yaml; REAL=2)
+	$(RUN) -m shardwright_sandbox up --state $(STATE) --nodes $(NODES) --real $(REAL) \
 	  $(if $(filter 0,$(OPERATOR)),--no-operator,--operator)
 
 .PHONY: sandbox-down

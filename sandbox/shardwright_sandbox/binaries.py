@@ -1,4 +1,4 @@
-"""The programs of the control plane: found, or built once and cached."""
+"""The programs of control plane and nodes: found, or built once and cached."""
 
 import hashlib
 import os
@@ -15,8 +15,10 @@ from shardwright_sandbox.progress import Progress
 
 KUBERNETES = "1.37.2"
 SOURCES = Path(__file__).resolve().parents[1] / "controlplane"
+_DNS_SOURCES = SOURCES.with_name("dns")
 
 _MULTICALL = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+_ON_NODES = ("kubelet", "kube-proxy")
 _VERSION_PACKAGE = "k8s.io/component-base/version"
 _MAJOR, _MINOR, _ = KUBERNETES.split(".")
 # Without the stamp the API server calls itself v0.0.0-master, and Helm refuses
@@ -26,7 +28,12 @@ _LDFLAGS = (
     f" -X {_VERSION_PACKAGE}.gitMajor={_MAJOR} -X {_VERSION_PACKAGE}.gitMinor={_MINOR}"
 )
 _FLAGS = ("-trimpath", "-buildvcs=false", "-ldflags", _LDFLAGS)
-_PACKAGES = {"controlplane": ".", "kwok": "sigs.k8s.io/kwok/cmd/kwok"}
+_PACKAGES = {
+    "controlplane": ".",
+    "kwok": "sigs.k8s.io/kwok/cmd/kwok",
+    "deviceplugin": "./deviceplugin",
+    "dns": ".",
+}
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,16 @@ class Binaries:
     kwok: Path
 
 
+@dataclass(frozen=True)
+class NodeBinaries:
+    """Where each program of real nodes is that no package of the system brings."""
+
+    kubelet: Path
+    kube_proxy: Path
+    device_plugin: Path
+    dns: Path
+
+
 def control_plane(progress: Progress) -> Binaries:
     """Every program of the control plane, built only where none is given.
 
@@ -50,7 +67,7 @@ def control_plane(progress: Progress) -> Binaries:
     missing = [name for name in _MULTICALL if name not in given]
     wanted = (["controlplane"] if missing else []) + ([] if "kwok" in given else ["kwok"])
     if wanted:
-        folder = _built(wanted, progress)
+        folder = _built(SOURCES, wanted, progress)
         for name in (*_MULTICALL, "kwok"):
             given.setdefault(name, folder / name)
     return Binaries(
@@ -59,6 +76,18 @@ def control_plane(progress: Progress) -> Binaries:
         controller_manager=given["kube-controller-manager"],
         scheduler=given["kube-scheduler"],
         kwok=given["kwok"],
+    )
+
+
+def node_programs(progress: Progress) -> NodeBinaries:
+    """Kubelet and kube-proxy out of the control plane's file, the device plugin, and CoreDNS."""
+    # the same two as without real nodes: one build serves both
+    multicall = _built(SOURCES, ["controlplane", "kwok"], progress)
+    return NodeBinaries(
+        kubelet=multicall / "kubelet",
+        kube_proxy=multicall / "kube-proxy",
+        device_plugin=_built(SOURCES, ["deviceplugin"], progress) / "deviceplugin",
+        dns=_built(_DNS_SOURCES, ["dns"], progress) / "dns",
     )
 
 
@@ -82,34 +111,37 @@ def _given() -> dict[str, Path]:
     return found
 
 
-def _key(go: Path, wanted: list[str]) -> str:
+def _key(go: Path, sources: Path, wanted: list[str]) -> str:
     """Hash of all that decides the bytes of the build."""
     digest = hashlib.sha256()
-    for path in sorted([*SOURCES.glob("*.go"), SOURCES / "go.mod", SOURCES / "go.sum"]):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in sorted([*sources.rglob("*.go"), sources / "go.mod", sources / "go.sum"]):
+        name = path.relative_to(sources).as_posix()
+        digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     for part in (go_version(go), *os.uname()[::4], *_FLAGS, *wanted):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()[:20]
 
 
-def _built(wanted: list[str], progress: Progress) -> Path:
+def _built(sources: Path, wanted: list[str], progress: Progress) -> Path:
     go = find_go(progress)
 
     def make(folder: Path) -> None:
         progress.say(
             f"building {' and '.join(wanted)} (Kubernetes {KUBERNETES}, {go_version(go)}); "
-            "about 6 minutes on two cores the first time, cached afterwards"
+            "minutes on two cores the first time, cached afterwards"
         )
-        _go_build(go, [_PACKAGES[name] for name in wanted], folder, progress)
+        _go_build(go, sources, [_PACKAGES[name] for name in wanted], folder, progress)
         if "controlplane" in wanted:
-            for name in _MULTICALL:
+            for name in (*_MULTICALL, *_ON_NODES):
                 (folder / name).symlink_to("controlplane")
         progress.say("built")
 
-    return produce("controlplane", _key(go, wanted), make, progress)
+    return produce(sources.name, _key(go, sources, wanted), make, progress)
 
 
-def _go_build(go: Path, packages: list[str], folder: Path, progress: Progress) -> None:
+def _go_build(
+    go: Path, sources: Path, packages: list[str], folder: Path, progress: Progress
+) -> None:
     """Build `packages` into `folder`, with `-v` turned into a count of what is compiled."""
     _enough_room(folder)
     command = [str(go), "build", "-v", *_FLAGS, "-o", f"{folder}{os.sep}", *packages]
@@ -117,7 +149,7 @@ def _go_build(go: Path, packages: list[str], folder: Path, progress: Progress) -
     tail: deque[str] = deque(maxlen=30)
     with subprocess.Popen(
         command,
-        cwd=SOURCES,
+        cwd=sources,
         env=go_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -134,7 +166,7 @@ def _go_build(go: Path, packages: list[str], folder: Path, progress: Progress) -
                 progress.tick(f"compiled {compiled} packages, now {line.strip()}")
     if process.returncode != 0:
         raise SandboxError(
-            f"`go build` of {', '.join(packages)} in {SOURCES} failed (exit {process.returncode}); "
+            f"`go build` of {', '.join(packages)} in {sources} failed (exit {process.returncode}); "
             "it needs Go >= 1.26, a Go module proxy and 5 GB of disk:\n" + "\n".join(tail)
         )
 

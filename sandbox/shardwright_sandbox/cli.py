@@ -1,6 +1,7 @@
 """`python -m shardwright_sandbox up|down|status|kubeconfig`: a sandbox to try things in by hand."""
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,15 +15,33 @@ from shardwright_sandbox.cluster import stop as stop_sandbox
 from shardwright_sandbox.config import Layout, SandboxConfig
 from shardwright_sandbox.crds import apply_crds
 from shardwright_sandbox.errors import SandboxError
-from shardwright_sandbox.fleet import load_fleet
+from shardwright_sandbox.fleet import MAX_REAL, load_fleet, real_pool
 from shardwright_sandbox.namespaces import ensure_namespace
 from shardwright_sandbox.nodes import make_nodes
 from shardwright_sandbox.processes import Processes
 from shardwright_sandbox.progress import Progress
+from shardwright_sandbox.real.host import install
 from shardwright_sandbox.rest import rest_of
 from shardwright_sandbox.storage import RWX, make_claim
 
+OPERATOR_IMAGE = Path(__file__).resolve().parents[2] / "dist" / "image.tar"
+# Not one of the demo's fleet: no replica is half played and half real.
+REAL_PRODUCT = "NVIDIA-B200"
 FLEETS = Path(__file__).resolve().parents[1] / "fleets"
+
+
+class Switch(StrEnum):
+    """What can be done to a real node."""
+
+    STOP_KUBELET = "stop-kubelet"
+    START_KUBELET = "start-kubelet"
+    KILL_CONTAINERD = "kill-containerd"
+    START_CONTAINERD = "start-containerd"
+    CUT = "cut"
+    MEND = "mend"
+    FILL_VOLUME = "fill-volume"
+    FREE_VOLUME = "free-volume"
+
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 State = Annotated[Path, typer.Option("--state", help="folder of the sandbox")]
@@ -35,17 +54,26 @@ def up(
     nodes: Annotated[Path, typer.Option(help="fleet file")] = FLEETS / "demo.yaml",
     operator: Annotated[bool, typer.Option(help="run the operator as a process")] = True,  # noqa: FBT002 - a flag
     audit: Annotated[bool, typer.Option(help="write audit.log")] = False,  # noqa: FBT002 - a flag
+    real: Annotated[
+        int, typer.Option(min=0, max=MAX_REAL, help="how many real nodes besides (root, Linux)")
+    ] = 0,
     node_grace: Annotated[int, typer.Option(help="seconds until a silent node is dead")] = 16,
 ) -> None:
     """Start a cluster with the nodes of a fleet file; what runs already is kept."""
     progress = Progress()
     fleet = load_fleet(nodes)
-    config = SandboxConfig(audit=audit, node_grace_seconds=node_grace)
+    if real:
+        fleet = fleet.and_pool(real_pool(real, product=REAL_PRODUCT))
+    config = SandboxConfig(audit=audit, node_grace_seconds=node_grace, real=fleet.real)
     sandbox = Sandbox.start(state, config, progress=progress)
     names = make_nodes(sandbox.api, fleet, exist_ok=True)
-    progress.say(f"{len(names)} nodes are there")
+    progress.say(f"{len(names)} simulated nodes are there")
     if applied := apply_crds(sandbox.api):
         progress.say(f"applied {', '.join(applied)}")
+    if sandbox.layout is not None and OPERATOR_IMAGE.exists():
+        for real_node in sandbox.real_nodes().values():
+            real_node.load_image(OPERATOR_IMAGE)
+            progress.say(f"{real_node.name} has the operator's image, of `make image`")
     if operator and sandbox.layout is not None and not _runs(sandbox.layout, "operator"):
         # its Lease needs a namespace, which in a cluster the release of the chart has made
         ensure_namespace(sandbox.api, Settings().namespace)
@@ -55,6 +83,25 @@ def up(
         progress.say("the cluster is not a sandbox of this machine: no operator was started")
     sandbox.check_after(1.0 if sandbox.started_here else 0.0)
     progress.say(f"export KUBECONFIG={sandbox.kubeconfig}")
+
+
+@app.command()
+def tools() -> None:
+    """Install what real nodes need (containerd, runc, CNI plugins, iptables) with apt, as root."""
+    install(Progress())
+
+
+@app.command()
+def node(
+    name: str,
+    switch: Annotated[Switch, typer.Argument(help="what to break or mend")],
+    state: State = _STATE,
+) -> None:
+    """Break a real node, or mend it."""
+    nodes = Sandbox.attach(Layout(state.absolute()).kubeconfig).real_nodes()
+    if name not in nodes:
+        raise SandboxError(f"no real node {name}; there are: {', '.join(nodes) or 'none'}")
+    getattr(nodes[name], switch.value.replace("-", "_"))()
 
 
 @app.command()

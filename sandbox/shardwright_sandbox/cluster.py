@@ -19,6 +19,10 @@ from shardwright_sandbox.errors import SandboxError
 from shardwright_sandbox.launch import launch, user_kubeconfig
 from shardwright_sandbox.processes import Processes
 from shardwright_sandbox.progress import Progress
+from shardwright_sandbox.real import start as real_start
+from shardwright_sandbox.real.clear import clear as clear_real
+from shardwright_sandbox.real.node import RealNode, find
+from shardwright_sandbox.real.programs import Programs, find_programs
 from shardwright_sandbox.rest import rest_of
 
 _PLAYER_GRACE = 3.0
@@ -73,18 +77,32 @@ class Sandbox:
                 return live
             _clear(layout, keep=(layout.lock,))
             binaries = control_plane(progress)
-            return cls._fresh(layout, config, binaries, progress)
+            programs = find_programs(progress) if config.real else None
+            return cls._fresh(layout, config, binaries, programs, progress)
 
     @classmethod
     def _fresh(
-        cls, layout: Layout, config: SandboxConfig, binaries: Binaries, progress: Progress
+        cls,
+        layout: Layout,
+        config: SandboxConfig,
+        binaries: Binaries,
+        programs: Programs | None,
+        progress: Progress,
     ) -> Self:
         began = time.monotonic()
         processes = Processes(layout.processes)
         with ExitStack() as undo:
             # also for Ctrl-C: a start that did not end well leaves nothing running
+            undo.callback(clear_real, layout)
             undo.callback(processes.stop)
-            api = launch(layout, config, binaries, processes, progress)
+            if programs is None:
+                api = launch(layout, config, binaries, processes, progress)
+            else:
+                given = (layout, config, programs)
+                addresses = real_start.prepare(*given, processes, progress)
+                host = str(addresses.host)
+                api = launch(layout, config, binaries, processes, progress, host)
+                real_start.join(*given, addresses, processes, api, progress)
             sandbox = cls(layout.kubeconfig, api, layout, config)
             sandbox._processes = processes
             sandbox.started_here = True
@@ -116,6 +134,7 @@ class Sandbox:
         if dead or not processes.entries:
             # what is left of a crash cannot be trusted: away with it, and start anew
             processes.stop()
+            clear_real(layout)
             return None
         if processes.fingerprint != config.fingerprint():
             raise SandboxError(
@@ -123,6 +142,11 @@ class Sandbox:
                 "(`make sandbox-down`), or choose another state folder"
             )
         return cls.attach(layout.kubeconfig, config)
+
+    def real_nodes(self) -> dict[str, RealNode]:
+        """The real nodes by name, each with its switches; none where none were asked for."""
+        layout, processes = self._own()
+        return find(layout, processes, die_with_parent=self.config.die_with_parent)
 
     def start_player(self) -> None:
         """Start the process that plays our containers."""
@@ -244,6 +268,7 @@ def _stop(layout: Layout, processes: Processes, *, keep_logs: bool) -> None:
         processes.stop("operator", grace=_OPERATOR_GRACE)
         processes.stop("player", grace=_PLAYER_GRACE)
         processes.stop()
+        clear_real(layout)
         _clear(layout, keep=(layout.logs,) if keep_logs else ())
     if not any(layout.root.iterdir()):
         layout.root.rmdir()

@@ -9,7 +9,7 @@ import yaml
 from shardwright_sandbox.binaries import Binaries
 from shardwright_sandbox.config import Layout, SandboxConfig
 
-_HOST = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 _ISSUER = "https://kubernetes.default.svc"
 # The defaults (50 and 20 to 30 requests a second) would measure the clients,
 # not the operator: binding 400 pods takes three times as long with them.
@@ -18,7 +18,7 @@ _CLIENT_LIMITS = ("--kube-api-qps=1000", "--kube-api-burst=1000")
 
 def etcd(binaries: Binaries, layout: Layout, client_port: int, peer_port: int) -> list[str]:
     """The database, without fsync: it is thrown away."""
-    client, peer = f"http://{_HOST}:{client_port}", f"http://{_HOST}:{peer_port}"
+    client, peer = f"http://{LOOPBACK}:{client_port}", f"http://{LOOPBACK}:{peer_port}"
     return [
         str(binaries.etcd),
         "--name=sandbox",
@@ -34,9 +34,18 @@ def etcd(binaries: Binaries, layout: Layout, client_port: int, peer_port: int) -
 
 
 def apiserver(
-    binaries: Binaries, layout: Layout, config: SandboxConfig, port: int, etcd_port: int
+    binaries: Binaries,
+    layout: Layout,
+    config: SandboxConfig,
+    host: str,
+    port: int,
+    etcd_port: int,
 ) -> list[str]:
-    """The API server: tokens and service accounts, RBAC, default admission with PodSecurity."""
+    """The API server: tokens and service accounts, RBAC, default admission with PodSecurity.
+
+    It listens on one address only; with real nodes it is one that they reach, which the Service
+    `kubernetes` then leads to.
+    """
     audit: list[str] = []
     if config.audit:
         policy = layout.config / "audit-policy.yaml"
@@ -51,8 +60,11 @@ def apiserver(
         ]
     return [
         str(binaries.apiserver),
-        f"--etcd-servers=http://{_HOST}:{etcd_port}",
-        f"--bind-address={_HOST}",
+        f"--etcd-servers=http://{LOOPBACK}:{etcd_port}",
+        f"--bind-address={host}",
+        *((f"--advertise-address={host}",) if host != LOOPBACK else ()),
+        # names of nodes do not resolve here
+        "--kubelet-preferred-address-types=InternalIP",
         f"--secure-port={port}",
         f"--cert-dir={layout.certs}",
         f"--token-auth-file={layout.tokens}",

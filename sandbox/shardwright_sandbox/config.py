@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from shardwright_sandbox.errors import SandboxError
+from shardwright_sandbox.fleet import MAX_REAL, Pool
 
 CONTEXT = "shardwright-sandbox"
 """Name of the kubeconfig's context and cluster; half of how the guard knows a sandbox."""
@@ -40,6 +41,7 @@ class SandboxConfig:
         player: run the player; without it KWOK plays our pods as well, and
             Jobs run for ever.
         users: more token users, name to groups.
+        real: pools of real nodes (kubelet, containerd), which need root and Linux.
         die_with_parent: kill everything when the starting process dies.
         apiserver_args, controller_manager_args, scheduler_args: more flags.
     """
@@ -50,6 +52,7 @@ class SandboxConfig:
     audit: bool = False
     player: bool = True
     users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    real: tuple[Pool, ...] = ()
     die_with_parent: bool = False
     ready_timeout_seconds: float = 90.0
     apiserver_args: tuple[str, ...] = ()
@@ -63,6 +66,13 @@ class SandboxConfig:
                 f"node_grace_seconds={self.node_grace_seconds} is below 4: nodes renew their lease "
                 "every quarter of half of it, and would flap; use 4 or more"
             )
+        if wrong := [pool.name for pool in self.real if not pool.real]:
+            raise SandboxError(
+                f"real: the pool {wrong[0]} is simulated; give it `real: true`, or make it with "
+                "make_nodes"
+            )
+        if (count := sum(pool.count for pool in self.real)) > MAX_REAL:
+            raise SandboxError(f"real: {count} nodes in all pools, {MAX_REAL} are the limit")
         for name in self.users:
             if name in SYSTEM_USERS or not re.fullmatch(r"[A-Za-z0-9:._-]+", name):
                 raise SandboxError(
@@ -78,11 +88,23 @@ class SandboxConfig:
     @property
     def all_users(self) -> dict[str, tuple[str, ...]]:
         """Every token user with its groups."""
-        return {**SYSTEM_USERS, **self.users}
+        return {**SYSTEM_USERS, **self._node_users(), **self.users}
+
+    def _node_users(self) -> dict[str, tuple[str, ...]]:
+        """The users of the real nodes' programs, each with the rights it has in any cluster."""
+        if not self.real:
+            return {}
+        kubelets = {
+            f"system:node:{name}": ("system:nodes",)
+            for pool in self.real
+            for name in pool.node_names()
+        }
+        return {**kubelets, "system:kube-proxy": (), "sandbox-dns": ("system:masters",)}
 
     def fingerprint(self) -> str:
         """Equal for settings that give the same sandbox."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        content = asdict(self) | {"real": [pool.model_dump(mode="json") for pool in self.real]}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -132,6 +154,21 @@ class Layout:
         return self.root / "claims"
 
     @property
+    def nodes(self) -> Path:
+        """One folder a real node."""
+        return self.root / "nodes"
+
+    @property
+    def real_record(self) -> Path:
+        """Which real nodes there are, and on which network."""
+        return self.root / "real.json"
+
+    @property
+    def in_gpu_pods(self) -> Path:
+        """Shown to every container on a real node that has a GPU: orders for what runs there."""
+        return self.root / "in-gpu-pods"
+
+    @property
     def audit_log(self) -> Path:
         """The audit log, when asked for."""
         return self.root / "audit.log"
@@ -160,6 +197,9 @@ class Layout:
             self.config,
             self.kubeconfig,
             self.claims,
+            self.nodes,
+            self.real_record,
+            self.in_gpu_pods,
             self.audit_log,
             self.publishes,
             self.processes,

@@ -21,6 +21,11 @@ _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _EXPRESSION = re.compile(r"i(?:(//|%)([1-9]\d*))?")
 
 
+_NOT_OF_REAL_POOLS = frozenset({"allocatable", "capacity", "nodes", "ready", "unschedulable"})
+MAX_REAL = 14
+"""As many ranges for pods as the sandbox's network has."""
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -120,6 +125,8 @@ class Pool(_Strict):
     ready: bool = True
     unschedulable: bool = False
     nodes: dict[int, Override] = {}
+    real: bool = False
+    """True: kubelets and containers on this machine."""
 
     @field_validator("network")
     @classmethod
@@ -136,6 +143,23 @@ class Pool(_Strict):
             raise ValueError(
                 f"nodes: pool {self.name} has the nodes 0 to {self.count - 1}, no node {beyond[0]}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _real_nodes_are_what_they_are(self) -> Self:
+        if not self.real:
+            return self
+        if beyond := sorted(self.model_fields_set & _NOT_OF_REAL_POOLS):
+            raise ValueError(
+                f"{beyond[0]}: the kubelet of a real node tells that itself; leave it out, and use "
+                "the node's switches once it runs"
+            )
+        if not str(self.cpu).isdigit() or int(self.cpu) < 1:
+            raise ValueError(f"cpu: {self.cpu}: a real node has whole cores, 1 or more")
+        if self.gpu is not None and (self.gpu.sharing or self.gpu.mig or self.gpu.dra):
+            raise ValueError("gpu: the device plugin of real nodes offers whole GPUs only")
+        if self.count > MAX_REAL:
+            raise ValueError(f"count: {self.count} real nodes, {MAX_REAL} are the limit")
         return self
 
     def node_names(self) -> list[str]:
@@ -156,9 +180,40 @@ class Fleet(_Strict):
             raise ValueError(f"pools: the name {min(twice)} is given twice; names must differ")
         return self
 
+    @property
+    def real(self) -> tuple[Pool, ...]:
+        """Pools of real nodes: these start with the sandbox."""
+        return tuple(pool for pool in self.pools if pool.real)
+
+    @property
+    def simulated(self) -> tuple[Pool, ...]:
+        """Pools of simulated nodes."""
+        return tuple(pool for pool in self.pools if not pool.real)
+
+    def and_pool(self, pool: Pool) -> "Fleet":
+        """The same with one more pool.
+
+        Raises:
+            SandboxError: If its name is taken.
+        """
+        if pool.name in {one.name for one in self.pools}:
+            raise SandboxError(f"the fleet has a pool {pool.name} already; rename that one")
+        return Fleet(pools=(*self.pools, pool))
+
     def node_names(self) -> list[str]:
         """Names of all nodes."""
         return [name for pool in self.pools for name in pool.node_names()]
+
+
+def real_pool(count: int, *, name: str = "real", product: str = "NVIDIA-H100-80GB-HBM3") -> Pool:
+    """A pool of real nodes as the GPU nodes of a fleet are: eight GPUs, tainted."""
+    return Pool(
+        name=name,
+        count=count,
+        real=True,
+        gpu=Gpu(product=product),
+        taints=(Taint(key=GPU_RESOURCE, value="present"),),
+    )
 
 
 def fill(pattern: str, index: int) -> str:

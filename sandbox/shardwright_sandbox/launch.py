@@ -27,8 +27,11 @@ def launch(
     binaries: Binaries,
     processes: Processes,
     progress: Progress,
+    host: str = components.LOOPBACK,
 ) -> client.ApiClient:
     """Start every part of the control plane and wait until it is usable.
+
+    The API server listens on `host` alone.
 
     Raises:
         SandboxError: If a part ends or is not ready in time, with the end of its log.
@@ -38,7 +41,8 @@ def launch(
     processes.save()
     credentials.write_signing_key(layout.service_account_key)
     credentials.write_tokens(layout.tokens, config.all_users)
-    etcd_port, peer_port, port = _free_ports(3)
+    etcd_port, peer_port = _free_ports(2, components.LOOPBACK)
+    (port,) = _free_ports(1, host)
 
     def run(name: str, command: list[str]) -> None:
         log = layout.logs / f"{name}.log"
@@ -47,14 +51,14 @@ def launch(
         processes.start(name, command, log, die_with_parent=config.die_with_parent)
 
     run("etcd", components.etcd(binaries, layout, etcd_port, peer_port))
-    run("kube-apiserver", components.apiserver(binaries, layout, config, port, etcd_port))
+    run("kube-apiserver", components.apiserver(binaries, layout, config, host, port, etcd_port))
     authority = layout.certs / "apiserver.crt"
 
     def wait(what: str, done: Callable[[], bool]) -> None:
         _wait(what, done, processes, began + config.ready_timeout_seconds)
 
-    wait("the API server's certificate", lambda: authority.exists() and _listens(port))
-    server = f"https://127.0.0.1:{port}"
+    wait("the API server's certificate", lambda: authority.exists() and _listens(host, port))
+    server = f"https://{host}:{port}"
 
     def kubeconfig(path: Path, user: str) -> Path:
         token = credentials.read_token(layout.tokens, user)
@@ -100,19 +104,19 @@ def user_kubeconfig(layout: Layout, user: str) -> Path:
     return layout.config / f"{user.replace(':', '-')}.kubeconfig"
 
 
-def _free_ports(count: int) -> list[int]:
+def _free_ports(count: int, host: str) -> list[int]:
     """Ports nobody listens on. All are held before any is let go, so they differ."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
-            one.bind(("127.0.0.1", 0))
+            one.bind((host, 0))
         return [int(one.getsockname()[1]) for one in sockets]
 
 
-def _listens(port: int) -> bool:
+def _listens(host: str, port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((host, port)) == 0
 
 
 def _wait(what: str, done: Callable[[], bool], processes: Processes, deadline: float) -> None:

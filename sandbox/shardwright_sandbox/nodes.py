@@ -28,7 +28,9 @@ _WORKERS = 8
 def make_nodes(
     api: client.ApiClient, fleet: Fleet, *, wait_seconds: float = 30.0, exist_ok: bool = False
 ) -> list[str]:
-    """Make every node of a fleet and wait until those that shall be Ready are schedulable.
+    """Make every simulated node of a fleet; wait until those that shall be Ready are schedulable.
+
+    Real nodes are there already: they start with the sandbox.
 
     Args:
         api: the cluster.
@@ -37,7 +39,7 @@ def make_nodes(
             its taint off all ready nodes.
         exist_ok: leave nodes that are there as they are.
     """
-    wanted = [(pool, index) for pool in fleet.pools for index in range(pool.count)]
+    wanted = [(pool, index) for pool in fleet.simulated for index in range(pool.count)]
     rest = rest_of(api)
 
     def make(item: tuple[Pool, int]) -> str:

@@ -128,6 +128,9 @@ class Processes:
         for entry in chosen:
             _signal(entry, signal.SIGKILL)
         left = self._wait(chosen, 10.0)
+        if not left:
+            # what they started has got the signal too, and takes a moment of its own
+            left = _wait_for_groups(chosen, 10.0)
         if left:
             raise SandboxError(
                 "these processes did not end within 10 s of SIGKILL: "
@@ -159,6 +162,30 @@ def _signal(entry: Recorded, number: signal.Signals) -> None:
         os.killpg(entry.pid, number)
     except ProcessLookupError:
         return  # it ended between the look and the signal, which is what we want
+
+
+def _wait_for_groups(chosen: Sequence[Recorded], seconds: float) -> list[Recorded]:
+    """Wait until nothing runs in the groups of these processes; those where something does."""
+    deadline = time.monotonic() + seconds
+    while True:
+        groups = _living_groups()
+        left = [entry for entry in chosen if entry.pid in groups]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.02)
+
+
+def _living_groups() -> set[int]:
+    """Process groups with a member that is no zombie; empty where there is no /proc."""
+    groups = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, group, *_ = path.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if state not in "ZX":
+            groups.add(int(group))
+    return groups
 
 
 def _start_mark(pid: int) -> str:

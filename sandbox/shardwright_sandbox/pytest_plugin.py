@@ -17,10 +17,11 @@ from kubernetes import client
 from shardwright_sandbox.cluster import Sandbox
 from shardwright_sandbox.config import SandboxConfig
 from shardwright_sandbox.crds import apply_crds
-from shardwright_sandbox.fleet import Fleet, parse_fleet
+from shardwright_sandbox.fleet import Fleet, parse_fleet, real_pool
 from shardwright_sandbox.namespaces import make_namespace, remove_namespace
 from shardwright_sandbox.nodes import make_nodes, remove_nodes
 from shardwright_sandbox.player.control import PlayerControl
+from shardwright_sandbox.real.host import missing_here
 from shardwright_sandbox.storage import RWX, make_claim, remove_claims
 
 
@@ -47,6 +48,40 @@ def sandbox(
         running.stop(keep_logs=bool(os.environ.get("SHARDWRIGHT_KEEP_LOGS")))
 
 
+REAL_NODES = "SHARDWRIGHT_REAL_NODES"
+"""Set to `required`, tests of real nodes fail where they would be skipped."""
+
+
+@pytest.fixture(scope="session")
+def real_sandbox_config() -> SandboxConfig:
+    """Settings of the session's sandbox with real nodes; a conftest.py may override them."""
+    return SandboxConfig(audit=True, die_with_parent=True, real=(real_pool(2),))
+
+
+@pytest.fixture(scope="session")
+def real_sandbox(
+    tmp_path_factory: pytest.TempPathFactory, real_sandbox_config: SandboxConfig
+) -> Iterator[Sandbox]:
+    """A control plane of its own with two real nodes, `real-0` and `real-1`, and the CRDs.
+
+    Skipped, with the reason, where real nodes cannot run.
+    """
+    if reason := missing_here():
+        if os.environ.get(REAL_NODES) == "required":
+            pytest.fail(f"{REAL_NODES}=required, but {reason}")
+        pytest.skip(reason)
+    with pytest.MonkeyPatch.context() as patch:
+        # somebody's cluster may be given for the other tests; real nodes are always our own
+        patch.delenv("KUBECONFIG", raising=False)
+        running = Sandbox.start(tmp_path_factory.mktemp("real"), real_sandbox_config)
+    try:
+        apply_crds(running.api)
+        yield running
+        running.check()
+    finally:
+        running.stop(keep_logs=bool(os.environ.get("SHARDWRIGHT_KEEP_LOGS")))
+
+
 @dataclass(frozen=True)
 class Namespace:
     """A namespace of one test, with helpers that know it."""
@@ -54,10 +89,23 @@ class Namespace:
     name: str
     sandbox: Sandbox
 
-    def claim(self, name: str = "models", *, mode: str = RWX, zone: str | None = None) -> Path:
+    def claim(
+        self,
+        name: str = "models",
+        *,
+        mode: str = RWX,
+        zone: str | None = None,
+        limit_bytes: int | None = None,
+    ) -> Path:
         """A bound claim; its folder."""
         return make_claim(
-            self.sandbox.api, self.sandbox.claims, self.name, name, mode=mode, zone=zone
+            self.sandbox.api,
+            self.sandbox.claims,
+            self.name,
+            name,
+            mode=mode,
+            zone=zone,
+            limit_bytes=limit_bytes,
         )
 
     def __str__(self) -> str:
@@ -67,12 +115,23 @@ class Namespace:
 @pytest.fixture
 def namespace(sandbox: Sandbox) -> Iterator[Namespace]:
     """A fresh namespace, gone with its volumes after the test."""
+    yield from _namespace(sandbox)
+
+
+@pytest.fixture
+def real_namespace(real_sandbox: Sandbox) -> Iterator[Namespace]:
+    """A fresh namespace in the sandbox with real nodes, gone with its volumes after the test."""
+    yield from _namespace(real_sandbox)
+
+
+def _namespace(sandbox: Sandbox) -> Iterator[Namespace]:
     name = f"test-{uuid.uuid4().hex[:8]}"
     make_namespace(sandbox.api, name)
     yield Namespace(name, sandbox)
+    # first the pods, then what they have mounted
+    remove_namespace(sandbox.api, name)
     if sandbox.layout is not None:
         remove_claims(sandbox.api, sandbox.claims, name)
-    remove_namespace(sandbox.api, name)
 
 
 class FleetMaker:

@@ -1,8 +1,9 @@
 """Claims that are folders on this machine.
 
 A volume here is a PersistentVolume with a host path, bound beforehand to its
-claim. Nothing mounts it (the nodes are simulated); the player finds the folder
-by the claim's namespace and name and works in it as a container would.
+claim. On simulated nodes nothing mounts it; the player finds the folder by the
+claim's namespace and name and works in it as a container would. Real nodes are
+on the same machine, so the same folder is what their pods share.
 """
 
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 from kubernetes import client
 
 from shardwright_sandbox.errors import SandboxError
+from shardwright_sandbox.real import volumes
 from shardwright_sandbox.rest import CONFLICT, NOT_FOUND, Json, Rest, RestError, rest_of
 
 STORAGE_CLASS = "sandbox-rwx"
@@ -51,6 +53,7 @@ def make_claim(
     mode: str = RWX,
     size: str = "4Ti",
     zone: str | None = None,
+    limit_bytes: int | None = None,
     keep_files: bool = False,
     wait_seconds: float = 20.0,
 ) -> Path:
@@ -64,13 +67,19 @@ def make_claim(
         mode: `ReadWriteMany`, or `ReadWriteOnce` for storage that cannot be shared.
         size: capacity of volume and claim.
         zone: ties the volume to nodes of this zone, as cloud disks are.
+        limit_bytes: makes the folder a file system of that size (needs root), so that it can be
+            full; `shardwright_sandbox.real.volumes` fills and frees it.
         keep_files: leave what an earlier claim of the same name left in the folder.
         wait_seconds: how long the binding may take.
     """
     folder = claim_folder(claims, namespace, name)
     if folder.exists() and not keep_files:
-        shutil.rmtree(folder)
+        _remove(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    # containers run under users that this machine does not know
+    folder.chmod(0o777)
+    if limit_bytes is not None and not folder.is_mount():
+        volumes.limit(folder, limit_bytes)
     rest = rest_of(api)
     affinity: Json | None = None
     if zone is not None:
@@ -117,7 +126,14 @@ def remove_claims(api: client.ApiClient, claims: Path, namespace: str) -> None:
     for volume in rest.get(_VOLUMES)["items"]:
         if volume["spec"].get("claimRef", {}).get("namespace") == namespace:
             rest.delete(f"{_VOLUMES}/{volume['metadata']['name']}")
-    shutil.rmtree(claims / namespace, ignore_errors=True)
+    if (claims / namespace).exists():
+        _remove(claims / namespace)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder of claims, whatever is mounted in it."""
+    volumes.unmount_below(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _claims(namespace: str) -> str:
