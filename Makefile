@@ -100,4 +100,4 @@ sandbox-down: $(READY) ## stop the sandbox and leave nothing
 
 .PHONY: image
 image: $(READY) ## build the operator's image without Docker into dist/image
-	$(BIN)/python hack/image.py
+	$(BIN)/python -m hack.image
