@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import metadata
 
 # Name in manifests and reports → distributions that bring it, the first one found counts. TensorRT
-# is packaged under several names, by CUDA version (pypi.org/project/tensorrt).
+# is packaged under several names, by CUDA version (as the pages of the packages say).
 _TOOLS = {
     "tensorrt_llm": ("tensorrt_llm",),
     "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
