@@ -19,9 +19,9 @@ from pydantic import ValidationError
 from tests.support.specs import MINIMAL_SPEC, manifest, put, specs
 
 from shardwright.api import names
+from shardwright.api.asked import AskedSpec
 from shardwright.api.crd import CRD_NAME, crd
 from shardwright.api.resource import LLMDeployment
-from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.api.status import Condition, GroupStatus, LLMDeploymentStatus
 from shardwright_sandbox.clients import kubectl as find_kubectl
 from shardwright_sandbox.cluster import Sandbox
@@ -166,7 +166,7 @@ def test_definition_as_applied_is_the_files_and_structural(
 
 def test_server_fills_in_exactly_the_defaults_of_the_models(cluster: Cluster) -> None:
     made = cluster.create(manifest(MINIMAL_SPEC, "defaults"), dry=False)
-    read = LLMDeploymentSpec.read(MINIMAL_SPEC)
+    read = AskedSpec.read(MINIMAL_SPEC)
     assert made["spec"] == read.model_dump(mode="json", by_alias=True, exclude_none=True)
     assert made["status"] == {"observedGeneration": -1}, "nobody may call it ready yet"
     assert made["metadata"]["generation"] == 1

@@ -14,17 +14,28 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
+from shardwright.api.asked import AskedSpec
 from shardwright.api.settings import Settings
-from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.api.spec import CommonSpec
 from shardwright.api.status import LLMDeploymentStatus
 from shardwright.control.queue import Key
 from shardwright.control.store import Store
 from shardwright.observe.nodes import node_pools
-from shardwright.observe.world import ClaimView, DeploymentView, NodeView, PodView, RevisionView
+from shardwright.observe.world import (
+    ClaimView,
+    DeploymentView,
+    NodeView,
+    PodView,
+    RecordState,
+    RevisionView,
+)
+from shardwright.plan.capacity import pod_home
+from shardwright.plan.fleets import Fleets, fleets_of, free_fleet
 from shardwright.plan.inventory import Product, products
-from shardwright.plan.resolve import source_claim
-from shardwright.plan.revisions import Revision, read, spec_digest
+from shardwright.plan.resolve import model_key, source_claim
+from shardwright.plan.revisions import Revision, asked_digest, read, wish_of
 from shardwright.plan.situation import Situation
+from shardwright.runner.contract import STEP_MODEL
 
 # A Secret that was there is asked for again this rarely: idle must cost next to no requests.
 SECRET_SECONDS = 3600.0
@@ -52,16 +63,20 @@ class Situator:
         self._clock = clock
         self._jitter = jitter
         # By deployment, so that what is gone leaves nothing behind.
-        self._specs: dict[Key, tuple[str, int, LLMDeploymentSpec | None, str, str]] = {}
+        self._specs: dict[Key, tuple[str, int, AskedSpec | None, str, str]] = {}
         self._revisions: dict[Key, dict[str, Revision]] = {}
         self._lost_at = -math.inf
         self._counted: tuple[int, Mapping[str, Product]] | None = None
         self._secrets: dict[tuple[str, str], tuple[float, bool]] = {}
+        self._fleets_at = -1
+        self._fleets_by: dict[str, Fleets] = {}
+        self._hopeless: dict[Key, int] = {}
 
     def forget(self, key: Key) -> None:
         """A deployment is gone."""
         self._specs.pop(key, None)
         self._revisions.pop(key, None)
+        self._hopeless.pop(key, None)
 
     async def situation(self, view: DeploymentView) -> Situation:
         """What is known of one deployment now."""
@@ -103,6 +118,7 @@ class Situator:
             nodes=nodes,
             fleet_lost=self._fleet_lost(nodes, now),
             products=self._products(),
+            fleets=self._fleets(view, spec, digest, revisions),
             unreadable=unreadable,
         )
 
@@ -124,13 +140,71 @@ class Situator:
             self._counted = (version, found)
         return self._counted[1]
 
-    def _spec(self, view: DeploymentView) -> tuple[LLMDeploymentSpec | None, str, str]:
+    def _fleets(
+        self,
+        view: DeploymentView,
+        spec: AskedSpec | None,
+        digest: str,
+        revisions: tuple[Revision, ...],
+    ) -> Fleets | None:
+        """What the planner may use; None where nothing is open.
+
+        Counted once a change of the nodes for each way to select them. What is free is counted only
+        while a plan is to be made, since it changes with every pod; and while none is possible, not
+        even with every GPU free, once a change of the nodes.
+        """
+        if spec is None or not spec.open:
+            return None
+        store, key = self._store, _key(view)
+        version = store.inventory_version
+        if self._fleets_at != version:
+            self._fleets_at, self._fleets_by = version, {}
+        where = spec.placement.model_dump_json(include={"node_selector", "tolerations"})
+        if where not in self._fleets_by:
+            found = fleets_of(store.nodes.values(), spec.placement, self._settings)
+            self._fleets_by[where] = found
+        fleets = self._fleets_by[where]
+        if not self._to_be_planned(view, spec, digest, revisions):
+            self._hopeless.pop(key, None)
+            return fleets
+        hopeless = _said(view, "Accepted") == "NoPlanPossible"
+        if hopeless and self._hopeless.get(key) == version:
+            return fleets
+        if hopeless:
+            self._hopeless[key] = version
+        used = dict(store.usage.by_node())
+        for pod in _homed(store.pods_of(view.uid), store.hosts):
+            home = pod_home(pod)
+            if home in used:
+                used[home] -= pod.requests
+        free = free_fleet(store.nodes.values(), spec.placement, self._settings, used)
+        return replace(fleets, free=free)
+
+    def _to_be_planned(
+        self,
+        view: DeploymentView,
+        spec: AskedSpec,
+        digest: str,
+        revisions: tuple[Revision, ...],
+    ) -> bool:
+        """Whether the model is known, and no revision holds a plan for this wish."""
+        claim = self._store.claim(view.namespace, spec.storage.claim_name)
+        if claim is None:
+            return False
+        wish = wish_of(digest, view.restarted_at, claim.uid)
+        if any(revision.means(wish) for revision in revisions):
+            return False
+        model = (STEP_MODEL, model_key(spec), RecordState.READY)
+        records = self._store.records_on(claim.uid)
+        return any((record.step, record.key, record.state) == model for record in records)
+
+    def _spec(self, view: DeploymentView) -> tuple[AskedSpec | None, str, str]:
         key = _key(view)
         known = self._specs.get(key)
         if known is not None and known[:2] == (view.uid, view.generation):
             return known[2:]
         spec, error = parse_spec(view.spec)
-        digest = spec_digest(spec) if spec is not None else ""
+        digest = asked_digest(spec) if spec is not None else ""
         self._specs[key] = (view.uid, view.generation, spec, error, digest)
         return spec, error, digest
 
@@ -156,7 +230,7 @@ class Situator:
     def _claims(
         self,
         view: DeploymentView,
-        spec: LLMDeploymentSpec | None,
+        spec: CommonSpec | None,
         revisions: tuple[Revision, ...],
     ) -> dict[str, ClaimView]:
         """Claims by name: the spec's, its model's, and those of its revisions."""
@@ -168,7 +242,7 @@ class Situator:
         return {name: claim for name, claim in found.items() if claim is not None}
 
     async def _missing_secrets(
-        self, view: DeploymentView, spec: LLMDeploymentSpec | None
+        self, view: DeploymentView, spec: CommonSpec | None
     ) -> tuple[str, ...]:
         """Secrets that the spec names and that are not there; asked anew once an hour."""
         if spec is None:
@@ -194,6 +268,13 @@ def _key(view: DeploymentView) -> Key:
     return Key("deployment", view.namespace, view.name)
 
 
+def _said(view: DeploymentView, kind: str) -> str:
+    """The reason of a condition in the stored status, "" while there is none."""
+    conditions: object = (view.status or {}).get("conditions", ())
+    found = conditions if isinstance(conditions, list) else ()
+    return next((str(item.get("reason", "")) for item in found if item.get("type") == kind), "")
+
+
 def _homed(pods: tuple[PodView, ...], hosts: Mapping[str, str]) -> tuple[PodView, ...]:
     """Pods with their pins as node names."""
     if not hosts:
@@ -201,10 +282,10 @@ def _homed(pods: tuple[PodView, ...], hosts: Mapping[str, str]) -> tuple[PodView
     return tuple(replace(pod, pin=hosts.get(pod.pin, pod.pin)) for pod in pods)
 
 
-def parse_spec(raw: Mapping[str, object]) -> tuple[LLMDeploymentSpec | None, str]:
+def parse_spec(raw: Mapping[str, object]) -> tuple[AskedSpec | None, str]:
     """The spec and an empty string, or None and what is wrong, field by field."""
     try:
-        return LLMDeploymentSpec.read(raw), ""
+        return AskedSpec.read(raw), ""
     except ValidationError as error:
         told = [
             f"spec.{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
