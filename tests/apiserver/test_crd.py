@@ -208,6 +208,17 @@ REFUSED = [
         9000,
         ["spec.engine.limits.maxBatchSize", "maxBatchSize 9000 exceeds maxNumTokens 8192"],
     ),
+    (
+        "workload.inputLen",
+        5000,
+        ["spec.workload", "workload.inputLen exceeds engine.limits.maxInputLen 4096"],
+    ),
+    (
+        "workload",
+        {"inputLen": 4000, "outputLen": 5000},
+        ["spec.workload", "exceed engine.limits.maxSeqLen 8192", "shorten the workload"],
+    ),
+    ("workload.objective", "Fast", ['Unsupported value: "Fast"', '"Offline"']),
     ("engine.limits.gpuMemoryFraction", 1, ["gpuMemoryFraction: Invalid value: 1", "less than 1"]),
     (
         "rollout.maxUnavailable",

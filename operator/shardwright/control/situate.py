@@ -18,6 +18,7 @@ from shardwright.api.asked import AskedSpec
 from shardwright.api.settings import Settings
 from shardwright.api.spec import CommonSpec
 from shardwright.api.status import LLMDeploymentStatus
+from shardwright.control.fleets import FleetCounter
 from shardwright.control.queue import Key
 from shardwright.control.store import Store
 from shardwright.observe.nodes import node_pools
@@ -26,16 +27,12 @@ from shardwright.observe.world import (
     DeploymentView,
     NodeView,
     PodView,
-    RecordState,
     RevisionView,
 )
-from shardwright.plan.capacity import pod_home
-from shardwright.plan.fleets import Fleets, fleets_of, free_fleet
 from shardwright.plan.inventory import Product, products
-from shardwright.plan.resolve import model_key, source_claim
-from shardwright.plan.revisions import Revision, asked_digest, read, wish_of
+from shardwright.plan.resolve import source_claim
+from shardwright.plan.revisions import Revision, asked_digest, read
 from shardwright.plan.situation import Situation
-from shardwright.runner.contract import STEP_MODEL
 
 # A Secret that was there is asked for again this rarely: idle must cost next to no requests.
 SECRET_SECONDS = 3600.0
@@ -68,15 +65,13 @@ class Situator:
         self._lost_at = -math.inf
         self._counted: tuple[int, Mapping[str, Product]] | None = None
         self._secrets: dict[tuple[str, str], tuple[float, bool]] = {}
-        self._fleets_at = -1
-        self._fleets_by: dict[str, Fleets] = {}
-        self._hopeless: dict[Key, int] = {}
+        self._fleets = FleetCounter(store, settings)
 
     def forget(self, key: Key) -> None:
         """A deployment is gone."""
         self._specs.pop(key, None)
         self._revisions.pop(key, None)
-        self._hopeless.pop(key, None)
+        self._fleets.forget(key)
 
     async def situation(self, view: DeploymentView) -> Situation:
         """What is known of one deployment now."""
@@ -118,7 +113,7 @@ class Situator:
             nodes=nodes,
             fleet_lost=self._fleet_lost(nodes, now),
             products=self._products(),
-            fleets=self._fleets(view, spec, digest, revisions),
+            fleets=self._fleets.of(_key(view), view, spec, digest, revisions),
             unreadable=unreadable,
         )
 
@@ -139,64 +134,6 @@ class Situator:
             found = products(self._store.nodes.values(), node_pools(self._settings))
             self._counted = (version, found)
         return self._counted[1]
-
-    def _fleets(
-        self,
-        view: DeploymentView,
-        spec: AskedSpec | None,
-        digest: str,
-        revisions: tuple[Revision, ...],
-    ) -> Fleets | None:
-        """What the planner may use; None where nothing is open.
-
-        Counted once a change of the nodes for each way to select them. What is free is counted only
-        while a plan is to be made, since it changes with every pod; and while none is possible, not
-        even with every GPU free, once a change of the nodes.
-        """
-        if spec is None or not spec.open:
-            return None
-        store, key = self._store, _key(view)
-        version = store.inventory_version
-        if self._fleets_at != version:
-            self._fleets_at, self._fleets_by = version, {}
-        where = spec.placement.model_dump_json(include={"node_selector", "tolerations"})
-        if where not in self._fleets_by:
-            found = fleets_of(store.nodes.values(), spec.placement, self._settings)
-            self._fleets_by[where] = found
-        fleets = self._fleets_by[where]
-        if not self._to_be_planned(view, spec, digest, revisions):
-            self._hopeless.pop(key, None)
-            return fleets
-        hopeless = _said(view, "Accepted") == "NoPlanPossible"
-        if hopeless and self._hopeless.get(key) == version:
-            return fleets
-        if hopeless:
-            self._hopeless[key] = version
-        used = dict(store.usage.by_node())
-        for pod in _homed(store.pods_of(view.uid), store.hosts):
-            home = pod_home(pod)
-            if home in used:
-                used[home] -= pod.requests
-        free = free_fleet(store.nodes.values(), spec.placement, self._settings, used)
-        return replace(fleets, free=free)
-
-    def _to_be_planned(
-        self,
-        view: DeploymentView,
-        spec: AskedSpec,
-        digest: str,
-        revisions: tuple[Revision, ...],
-    ) -> bool:
-        """Whether the model is known, and no revision holds a plan for this wish."""
-        claim = self._store.claim(view.namespace, spec.storage.claim_name)
-        if claim is None:
-            return False
-        wish = wish_of(digest, view.restarted_at, claim.uid)
-        if any(revision.means(wish) for revision in revisions):
-            return False
-        model = (STEP_MODEL, model_key(spec), RecordState.READY)
-        records = self._store.records_on(claim.uid)
-        return any((record.step, record.key, record.state) == model for record in records)
 
     def _spec(self, view: DeploymentView) -> tuple[AskedSpec | None, str, str]:
         key = _key(view)
@@ -266,13 +203,6 @@ class Situator:
 
 def _key(view: DeploymentView) -> Key:
     return Key("deployment", view.namespace, view.name)
-
-
-def _said(view: DeploymentView, kind: str) -> str:
-    """The reason of a condition in the stored status, "" while there is none."""
-    conditions: object = (view.status or {}).get("conditions", ())
-    found = conditions if isinstance(conditions, list) else ()
-    return next((str(item.get("reason", "")) for item in found if item.get("type") == kind), "")
 
 
 def _homed(pods: tuple[PodView, ...], hosts: Mapping[str, str]) -> tuple[PodView, ...]:
