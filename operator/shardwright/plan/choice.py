@@ -79,7 +79,7 @@ def plan_for(asked: AskedSpec, facts: ModelFacts, fleets: Fleets) -> Plan | Refu
             break
     if answer is None or answer.best is None:
         return Refusal("NoPlanPossible", _no_plan(asked, answer, fleets.possible))
-    ideal = ask(asked, model, fleets.owned, replicas).best
+    ideal = _ideal(asked, model, fleets, replicas)
     return _planned(
         asked,
         model,
@@ -102,6 +102,14 @@ def _tries(free: Fleet, fleets: Fleets, replicas: int) -> list[tuple[Fleet, int 
         (fleets.possible, replicas),
         (fleets.possible, None),
     ]
+
+
+def _ideal(asked: AskedSpec, model: Model, fleets: Fleets, replicas: int) -> Candidate | None:
+    """What would be chosen were every GPU free."""
+    for fleet, count in _tries(fleets.owned, fleets, replicas)[1:]:
+        if best := ask(asked, model, fleet, count).best:
+            return best
+    return None
 
 
 def _planned(
@@ -151,11 +159,7 @@ def outlook(resolved: Resolved, facts: ModelFacts, fleets: Fleets) -> Outlook:
     model = model_of(facts, asked.model.uri)
     if isinstance(model, Refusal):
         return Outlook()
-    best = None
-    for fleet, count in _tries(fleets.owned, fleets, chosen.replicas)[1:]:
-        best = ask(asked, model, fleet, count).best
-        if best is not None:
-            break
+    best = _ideal(asked, model, fleets, chosen.replicas)
     now = headline(best) if best is not None else ""
     fresh = now not in ("", chosen.all_free, headline_of(resolved.spec))
     return Outlook(now if fresh else "", now)
