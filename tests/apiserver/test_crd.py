@@ -396,11 +396,13 @@ def test_two_conditions_of_one_type_are_refused(cluster: Cluster) -> None:
 
 
 def test_kubectl_shows_the_columns_by_short_name_and_by_category(cluster: Cluster) -> None:
-    spec = put(MINIMAL_SPEC, "parallelism", {"tensor": 8, "pipeline": 2})
-    cluster.create(manifest(spec, "shown"), dry=False)
+    # The shape is that of the plan: the spec may leave it open.
+    cluster.create(manifest(MINIMAL_SPEC, "shown"), dry=False)
     status = _status().model_dump(mode="json", by_alias=True, exclude_none=True)
     serving = {"serving": {"key": "0123456789abcdef"}}
-    cluster.patch("shown", {"status": {**status, "engine": serving, "readyReplicas": 0}}, "status")
+    plan = {"tensor": 8, "pipeline": 2, "gpuProduct": "NVIDIA-H100-80GB-HBM3"}
+    more = {"engine": serving, "plan": plan, "readyReplicas": 0}
+    cluster.patch("shown", {"status": {**status, **more}}, "status")
     done = cluster.kubectl("get", "llmd", "shown")
     head, row = done.stdout.splitlines()
     assert head.split() == [

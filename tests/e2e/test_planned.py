@@ -152,7 +152,7 @@ def test_where_nothing_is_possible_it_says_how_near_it_was_and_waits_for_nodes(
     assert "nearest was" in refused["message"]
     assert "GiB" in refused["message"]
     assert f"1 × 2 {A100}" in refused["message"]
-    assert verdict(kube.get("large")) == FAILED
+    assert verdict(kube.get("large")).status == FAILED
     assert kube.pods("large", live=False) == []
     assert revisions(kube) == []
     assert [job["metadata"]["labels"]["shardwright.dev/step"] for job in kube.jobs()] == ["model"]
