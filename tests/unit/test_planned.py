@@ -32,7 +32,7 @@ from shardwright.plan.deployment import decide
 from shardwright.plan.fleets import Fleets, fleets_of, free_fleet
 from shardwright.plan.question import headline_of, workload_of
 from shardwright.plan.report import report
-from shardwright.plan.resolve import model_key
+from shardwright.plan.resolve import Planned, model_key
 from shardwright.plan.revisions import Revision, asked_digest, dump, read, spec_digest
 from shardwright.plan.situation import (
     Decision,
@@ -529,6 +529,34 @@ def test_where_constants_are_measured_it_is_refused(monkeypatch: pytest.MonkeyPa
     assert "maxSeqLen 8192" in message
     world.see(asked(**GIVEN))
     assert world.condition("Accepted")[0] == "True"
+
+
+def test_a_given_shape_that_the_model_cannot_have_is_refused_in_the_runtimes_words() -> None:
+    world = World(hopper())
+    world.see(asked(gpu={"product": H100}, parallelism={"tensor": 3, "pipeline": 1}))
+    assert world.condition("Accepted")[1] == "HeadsNotDivisible"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        LLAMA_70B,
+        "hf://mistralai/Mixtral-8x7B-Instruct-v0.1",
+        "hf://google/gemma-2-9b-it",
+        "hf://Qwen/Qwen3-235B-A22B-FP8",
+        "hf://sandbox/Llama-3.1-70B-Instruct-GPTQ",
+    ],
+)
+def test_no_shape_that_somebody_gives_ends_a_pass(uri: str) -> None:
+    facts = facts_of(uri)
+    for tensor in range(1, 17):
+        for pipeline in (1, 2, 3, 64, 256):
+            for weights in WeightPrecision:
+                whole = asked(model={"uri": uri}).filled(
+                    product="NVIDIA-Unheard-Of", tensor=tensor, pipeline=pipeline, weights=weights
+                )
+                found = room.given_room(asked_of(whole), whole, facts, 10**10)
+                assert isinstance(found, Planned)
 
 
 def test_constants_that_stand_in_for_a_measurement_refuse_nothing() -> None:

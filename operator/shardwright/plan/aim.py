@@ -69,13 +69,9 @@ def aim(situation: Situation, shop: Shop) -> Aim:
     if isinstance(filled, Refusal):
         return Aim(None, revisions, refusal=filled, model=record)
     whole, planned = filled
-    engine = runtime(whole.engine.runtime)
-    refusal = engine.refuse_model(whole, facts)
-    if refusal is not None:
-        return Aim(None, revisions, refusal=refusal, model=record)
     resolved = resolve(
         whole,
-        runtime=engine,
+        runtime=runtime(whole.engine.runtime),
         settings=situation.settings,
         claim=claim,
         record=record,
@@ -100,8 +96,13 @@ def _filled(
     situation: Situation, spec: AskedSpec, facts: ModelFacts
 ) -> tuple[LLMDeploymentSpec, Planned] | Refusal:
     """The spec with nothing open, and what is told of it; or why there is none."""
+    engine = runtime(spec.engine.runtime)
     if not spec.open:
         whole = spec.filled()
+        # Before its memory is counted: that asks for a shape which the model can have.
+        refused = engine.refuse_model(whole, facts)
+        if refused is not None:
+            return refused
         known = situation.products
         if known is None:
             known = products(situation.nodes.values(), ())
@@ -113,7 +114,8 @@ def _filled(
     if isinstance(found, Refusal):
         return found
     planned = Planned(spec, found.chosen, found.room, found.reasons)
-    return accept(situation, asked_of(found.spec)) or (found.spec, planned)
+    refused = accept(situation, asked_of(found.spec)) or engine.refuse_model(found.spec, facts)
+    return refused or (found.spec, planned)
 
 
 def _plan(situation: Situation, spec: AskedSpec, facts: ModelFacts) -> Plan | Refusal:

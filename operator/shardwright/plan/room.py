@@ -10,7 +10,7 @@ from shardwright.plan.resolve import Planned
 from shardwright.resolved import Room, StageRoom
 from shardwright.runner.contract import ModelFacts
 from shardwright.runtimes.base import Refusal
-from shardwright.sizing.constants import UnknownEngineError, constants_of
+from shardwright.sizing.constants import constants_of
 from shardwright.sizing.memory import plan_memory
 from shardwright.sizing.question import GIB
 from shardwright.sizing.shape import GPUMemory, MemoryPlan, Precision, Shape
@@ -30,7 +30,8 @@ def memory_plan(spec: LLMDeploymentSpec, facts: ModelFacts, gpu_bytes: int) -> M
     gpu = GPUMemory(gpu_bytes, spec.gpu.product)
     try:
         return plan_memory(model, shape, precision, engine_settings(spec.engine), gpu)
-    except UnknownEngineError:
+    except ValueError:
+        # No constants are known for this engine, or the shape cannot be counted.
         return None
 
 
