@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from tests.golden import specs
 
+from shardwright.observe.projections import record_view
+from shardwright.observe.world import Record, RecordState
+from shardwright.render.records import record_body
 from shardwright.runner.config_keys import (
     LIMIT_BYTES,
     QUANTIZATION_SECTIONS,
@@ -24,6 +27,7 @@ from shardwright.runner.config_keys import (
 )
 from shardwright.runner.contract import (
     DONE,
+    STEP_MODEL,
     TERMINATION_LIMIT_BYTES,
     ModelFacts,
     Report,
@@ -138,3 +142,18 @@ def test_facts_of_another_version_are_read() -> None:
     plain |= {"kv_heads": 1, "head_dim": 1, "vocab_size": 1, "max_positions": 1, "dtype": "float16"}
     assert ModelFacts.read(plain).config == ""
     assert ModelFacts.read({**plain, "unheardOf": 1, "config": "{}"}).config == "{}"
+
+
+def test_a_record_keeps_the_config_beside_the_facts_so_that_older_operators_read_them() -> None:
+    packed = pack_config(kept_config(MODELS["meta-llama/Llama-3.1-8B"]["config"], {}))
+    record = Record(
+        STEP_MODEL,
+        "0123456789abcdef",
+        specs.CLAIM.uid,
+        RecordState.READY,
+        facts=specs.facts(config=packed),
+    )
+    body = record_body(record, specs.CLAIM)
+    assert "config" not in json.loads(body["data"]["facts"])
+    body["metadata"] |= {"uid": "uid", "resourceVersion": "1"}
+    assert record_view(body).facts == record.facts
