@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from shardwright.api.asked import AskedSpec
 from shardwright.api.settings import FabricProfile
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.observe.world import Resources
@@ -36,11 +37,59 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
+class StageRoom:
+    """Bytes that one GPU of a pipeline stage holds, and the tokens that its KV cache takes.
+
+    `activation` is the peak of a forward pass, `runtime` what context, communication buffers and
+    graphs take; `kv_cache` is what is left, negative when it does not fit.
+    """
+
+    stage: int
+    layers: int
+    weights: int
+    activation: int
+    runtime: int
+    kv_cache: int
+    kv_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The memory plan of one replica; `constants` names the row of engine constants it rests on."""
+
+    stages: tuple[StageRoom, ...]
+    constants: str
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the whole replica holds: the smallest of its stages decides."""
+        return min(stage.kv_tokens for stage in self.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the planner said when it filled a spec's open fields.
+
+    Attributes:
+        replicas: For how many replicas it planned.
+        runner_up: What came second, in words; empty when nothing else was possible.
+        all_free: What it would have chosen had every GPU been free, in words: a later answer that
+            differs from it says that the cluster has become another.
+    """
+
+    replicas: int
+    runner_up: str
+    all_free: str
+
+
+@dataclass(frozen=True, slots=True)
 class Resolved:
     """A spec with everything that is not in it: image, commit, facts, keys, profiles.
 
-    `artifacts` is the chain in build order, the model first. `serve_step` and `serve_key` name the
-    artifact the runtime loads. `proof_key` is the key under which its proof is recorded.
+    `spec` has no open fields; where the user left some open, `asked` is the user's own and `chosen`
+    what the planner said. `artifacts` is the chain in build order, the model first. `serve_step`
+    and `serve_key` name the artifact the runtime loads. `proof_key` is the key under which its
+    proof is recorded. `room` is None where the model's sizes are not known.
     """
 
     spec: LLMDeploymentSpec
@@ -57,6 +106,9 @@ class Resolved:
     fabric: FabricProfile | None = None
     restarted_at: str = ""
     reasons: tuple[str, ...] = field(default=())
+    asked: AskedSpec | None = None
+    chosen: Chosen | None = None
+    room: Room | None = None
 
     @property
     def tensor(self) -> int:

@@ -19,9 +19,9 @@ from pydantic import ValidationError
 from tests.support.specs import MINIMAL_SPEC, manifest, put, specs
 
 from shardwright.api import names
+from shardwright.api.asked import AskedSpec
 from shardwright.api.crd import CRD_NAME, crd
 from shardwright.api.resource import LLMDeployment
-from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.api.status import Condition, GroupStatus, LLMDeploymentStatus
 from shardwright_sandbox.clients import kubectl as find_kubectl
 from shardwright_sandbox.cluster import Sandbox
@@ -166,7 +166,7 @@ def test_definition_as_applied_is_the_files_and_structural(
 
 def test_server_fills_in_exactly_the_defaults_of_the_models(cluster: Cluster) -> None:
     made = cluster.create(manifest(MINIMAL_SPEC, "defaults"), dry=False)
-    read = LLMDeploymentSpec.read(MINIMAL_SPEC)
+    read = AskedSpec.read(MINIMAL_SPEC)
     assert made["spec"] == read.model_dump(mode="json", by_alias=True, exclude_none=True)
     assert made["status"] == {"observedGeneration": -1}, "nobody may call it ready yet"
     assert made["metadata"]["generation"] == 1
@@ -208,6 +208,17 @@ REFUSED = [
         9000,
         ["spec.engine.limits.maxBatchSize", "maxBatchSize 9000 exceeds maxNumTokens 8192"],
     ),
+    (
+        "workload.inputLen",
+        5000,
+        ["spec.workload", "workload.inputLen exceeds engine.limits.maxInputLen 4096"],
+    ),
+    (
+        "workload",
+        {"inputLen": 4000, "outputLen": 5000},
+        ["spec.workload", "exceed engine.limits.maxSeqLen 8192", "shorten the workload"],
+    ),
+    ("workload.objective", "Fast", ['Unsupported value: "Fast"', '"Offline"']),
     ("engine.limits.gpuMemoryFraction", 1, ["gpuMemoryFraction: Invalid value: 1", "less than 1"]),
     (
         "rollout.maxUnavailable",
@@ -385,11 +396,13 @@ def test_two_conditions_of_one_type_are_refused(cluster: Cluster) -> None:
 
 
 def test_kubectl_shows_the_columns_by_short_name_and_by_category(cluster: Cluster) -> None:
-    spec = put(MINIMAL_SPEC, "parallelism", {"tensor": 8, "pipeline": 2})
-    cluster.create(manifest(spec, "shown"), dry=False)
+    # The shape is that of the plan: the spec may leave it open.
+    cluster.create(manifest(MINIMAL_SPEC, "shown"), dry=False)
     status = _status().model_dump(mode="json", by_alias=True, exclude_none=True)
     serving = {"serving": {"key": "0123456789abcdef"}}
-    cluster.patch("shown", {"status": {**status, "engine": serving, "readyReplicas": 0}}, "status")
+    plan = {"tensor": 8, "pipeline": 2, "gpuProduct": "NVIDIA-H100-80GB-HBM3"}
+    more = {"engine": serving, "plan": plan, "readyReplicas": 0}
+    cluster.patch("shown", {"status": {**status, **more}}, "status")
     done = cluster.kubectl("get", "llmd", "shown")
     head, row = done.stdout.splitlines()
     assert head.split() == [

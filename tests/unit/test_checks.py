@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from tests.golden import specs
 from tests.support.fleet import gpu_node
 
+from shardwright.api.asked import AskedSpec, asked_of
 from shardwright.api.settings import FabricProfile, PoolSettings, Settings
 from shardwright.api.status import LLMDeploymentStatus
 from shardwright.observe.world import ClaimView, DeploymentView, NodeView, Sharing
@@ -313,6 +315,17 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, Any], str, tuple[str, ...]]] = [
 ]
 
 
+def spec_of(**fields: Any) -> AskedSpec:
+    """A spec with nothing open, by its top-level fields."""
+    return asked_of(specs.spec(**fields))
+
+
+def open_spec(**fields: Any) -> AskedSpec:
+    """A spec as it is written, with no more than model and claim but for what is given."""
+    raw = {"model": {"uri": "hf://meta-llama/Llama-3.1-8B-Instruct"}}
+    return AskedSpec.read({**raw, "storage": {"claimName": "models"}, **fields})
+
+
 def asked(seen: Situation, spec: Any) -> checks.Asked:
     """What a check looks at, by the way that `accept` takes."""
     caught: list[checks.Asked] = []
@@ -338,7 +351,7 @@ def test_each_check_passes_or_refuses_in_words(
     reason: str,
     parts: tuple[str, ...],
 ) -> None:
-    found = getattr(checks, check)(asked(situation(**has), specs.spec(**asks)))
+    found = getattr(checks, check)(asked(situation(**has), spec_of(**asks)))
     assert (found.reason if found else "") == reason
     for part in parts:
         assert part in found.message
@@ -351,7 +364,7 @@ def test_each_check_passes_or_refuses_in_words(
 )
 def test_a_refusal_of_one_check_is_what_the_user_reads(row: Any) -> None:
     _, has, asks, reason, parts = row
-    found = accept(situation(**has), specs.spec(**asks))
+    found = accept(situation(**has), spec_of(**asks))
     assert found is not None
     assert found.reason == reason
     for part in parts:
@@ -365,7 +378,7 @@ def test_every_check_has_a_row_that_passes_and_one_that_refuses() -> None:
 
 
 def test_a_spec_that_fits_is_accepted() -> None:
-    assert accept(situation(), specs.spec(**split(8, 2))) is None
+    assert accept(situation(), spec_of(**split(8, 2))) is None
 
 
 def test_reasons_are_stable_words() -> None:
@@ -373,7 +386,7 @@ def test_reasons_are_stable_words() -> None:
 
 
 def test_of_several_the_first_in_the_tuple_speaks() -> None:
-    everything = specs.spec(
+    everything = spec_of(
         **split(16),
         pod={"fabricProfile": "efa"},
         engine={"config": {"max_beams": 4}},
@@ -389,8 +402,49 @@ def test_of_several_the_first_in_the_tuple_speaks() -> None:
 
 
 def test_the_image_that_was_resolved_before_stays_known_when_the_table_forgets_it() -> None:
-    spec = specs.spec(engine={"version": "1.2.9"})
+    spec = spec_of(engine={"version": "1.2.9"})
     table = Settings(images={"TensorRTLLM/1.2.9": "example.com/t:1"})
-    before = Revision("llama-1", "uid", 1, specs.resolved(spec, settings=table))
+    before = Revision("llama-1", "uid", 1, specs.resolved(spec.filled(), settings=table))
     assert checks.image_known(asked(situation(), spec)) is not None
     assert checks.image_known(asked(replace(situation(), revisions=(before,)), spec)) is None
+
+
+# (what the spec leaves open but for this, the reason that is known before any model is, or "")
+OPEN: list[tuple[dict[str, Any], str]] = [
+    ({}, ""),
+    ({"engine": {"build": {"workers": 8}}}, ""),
+    ({"gpu": {"product": H100}}, ""),
+    ({"gpu": {"product": "NVIDIA-H900"}}, "GPUProductNotFound"),
+    ({"parallelism": {"tensor": 16}}, ""),  # of which product is not known yet
+    (
+        {"parallelism": {"tensor": 16}, "gpu": {"product": H100}},
+        "TensorParallelExceedsNVLinkDomain",
+    ),
+    ({"parallelism": {"pipeline": 300}}, "not read"),
+    ({"engine": {"config": {"max_beams": 4}}}, "UnknownEngineConfig"),
+    ({"engine": {"version": "1.3.0"}}, "BuilderNotAvailable"),
+    ({"quantization": {"kvCache": "INT8"}, "engine": {"backend": "PyTorch"}}, "PrecisionNot"),
+    ({"pod": {"fabricProfile": "efa"}}, "FabricProfileNotFound"),
+    ({"storage": {"claimName": "nowhere"}}, "ClaimNotFound"),
+]
+
+
+@pytest.mark.parametrize(("asks", "reason"), OPEN, ids=[str(row[0])[:60] for row in OPEN])
+def test_checks_of_open_fields_wait_for_the_plan_and_the_others_do_not(
+    asks: dict[str, Any], reason: str
+) -> None:
+    if reason == "not read":
+        with pytest.raises(ValidationError):
+            open_spec(**asks)
+        return
+    found = accept(situation(), open_spec(**asks))
+    assert (found.reason if found else "")[: len(reason) or None] == reason
+
+
+def test_a_volume_for_one_node_is_no_matter_before_the_shape_is_known() -> None:
+    seen = situation(claims={"models": claim("ReadWriteOnce")})
+    assert accept(seen, open_spec()) is None
+    apart = open_spec().filled(product=H100, tensor=8, pipeline=2)
+    found = accept(seen, asked_of(apart))
+    assert found is not None
+    assert found.reason == "StorageNotShared"

@@ -291,7 +291,7 @@ def deployment(**status: Any) -> dict[str, Any]:
         "spec": {
             "model": {"uri": "hf://meta-llama/Llama-3.1-70B@main"},
             "gpu": {"product": H100},
-            "parallelism": {"tensor": 16},
+            "parallelism": {"tensor": 16, "pipeline": 1},
             "quantization": {"weights": "FP8"},
             "storage": {"claimName": "models"},
         },

@@ -11,6 +11,7 @@ from tests.golden import specs
 from tests.support.kstatus import CURRENT, FAILED, IN_PROGRESS, verdict
 
 from shardwright.api import names
+from shardwright.api.asked import asked_of
 from shardwright.api.settings import Settings
 from shardwright.api.status import LLMDeploymentStatus
 from shardwright.observe.world import (
@@ -452,7 +453,7 @@ def situation(
         jitter=0.0,
         settings=Settings(),
         deployment=DeploymentView("llm", "llama", "uid", generation=3, resource_version=7),
-        spec=specs.spec(parallelism={"tensor": 8, "pipeline": 2}, replicas=replicas),
+        spec=asked_of(specs.spec(parallelism={"tensor": 8, "pipeline": 2}, replicas=replicas)),
         spec_error="",
         spec_digest="",
         status=status or LLMDeploymentStatus(),

@@ -13,11 +13,11 @@ from pydantic import Field, StringConstraints
 from tests.support.specs import MINIMAL_SPEC, SPEC_SCHEMA
 from typer.testing import CliRunner
 
+from shardwright.api.asked import AskedSpec
 from shardwright.api.crd import crd, crd_yaml, schema
 from shardwright.api.model import Model
 from shardwright.api.rules import Rule
 from shardwright.api.schema import SchemaError, structural
-from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.cli.crd import crd as crd_command
 
 CRD_FILE = Path(__file__).resolve().parents[2] / "crds" / "llmdeployments.yaml"
@@ -149,9 +149,20 @@ def test_a_field_is_either_required_or_has_a_default_or_may_be_absent() -> None:
             if not required and "default" not in child:
                 absent.append(f"{path}.{name}".removeprefix(".spec."))
     assert absent == [
+        "gpu",
+        "parallelism",
+        "workload",
         "model.secretRef",
         "engine.image",
         "placement.tolerations[].tolerationSeconds",
+        "parallelism.tensor",
+        "parallelism.pipeline",
+        "quantization.weights",
+        "quantization.kvCache",
+        "workload.objective",
+        "workload.concurrency",
+        "workload.inputLen",
+        "workload.outputLen",
     ]
 
 
@@ -168,7 +179,7 @@ def _filled(node: Mapping[str, Any], value: Any) -> Any:
 
 
 def test_defaults_of_the_schema_are_the_defaults_of_the_models() -> None:
-    read = LLMDeploymentSpec.read(MINIMAL_SPEC)
+    read = AskedSpec.read(MINIMAL_SPEC)
     dumped = read.model_dump(mode="json", by_alias=True, exclude_none=True)
     assert _filled(SPEC_SCHEMA, MINIMAL_SPEC) == dumped
 

@@ -23,9 +23,12 @@ REASON_SOURCES = [
     CODE / "plan/acts.py",
     CODE / "plan/chain.py",
     CODE / "plan/checks.py",
+    CODE / "plan/choice.py",
     CODE / "plan/conditions.py",
     CODE / "plan/deployment.py",
     CODE / "plan/groups.py",
+    CODE / "plan/question.py",
+    CODE / "plan/room.py",
     CODE / "control/transitions.py",
     CODE / "runner/__main__.py",
     CODE / "runner/contract.py",
@@ -41,7 +44,13 @@ NOT_REASONS = {
     *("ContainerCreating", "PodInitializing", "UnexpectedAdmissionError", "NodeAffinity"),
     *("Trash", "Restore", "Purge"),  # what a sweep does
     "ReadWriteOncePod",
-    "ReplaceGroup",  # action of an event
+    *("ReplaceGroup", "Plan"),  # actions of events
+    *(
+        "TooLittleHeadroom",
+        "LongestRequestDoesNotFit",
+        "NotEnoughGPUs",
+    ),  # what the planner calls a near miss
+    "ModelNotKnown",  # told as NoPlanPossible
     "Message",  # a type variable
 }
 

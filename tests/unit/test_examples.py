@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from shardwright.api import names
+from shardwright.api.asked import AskedSpec
 from shardwright.api.resource import LLMDeployment
 from shardwright.api.spec import Backend, LLMDeploymentSpec, WeightPrecision
 from shardwright.runner.contract import ModelFacts
@@ -18,7 +19,8 @@ from shardwright.runtimes import registry
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 CLAIM = FOLDER / "storage.yaml"
-FILES = sorted(path for path in FOLDER.glob("*.yaml") if path != CLAIM)
+PLANNED = FOLDER / "llama-70b-planned.yaml"
+FILES = sorted(path for path in FOLDER.glob("*.yaml") if path not in (CLAIM, PLANNED))
 README = (FOLDER / "README.md").read_text()
 
 # Compute capability, and memory of one GPU in GiB as its driver shows it.
@@ -101,7 +103,9 @@ def document(path: Path) -> dict[str, Any]:
 
 
 def spec_of(path: Path) -> LLMDeploymentSpec:
-    return LLMDeploymentSpec.model_validate(document(path)["spec"])
+    asked = AskedSpec.read(document(path)["spec"])
+    assert not asked.open, f"{path.name} leaves {asked.open} open: what it says is not what runs"
+    return asked.filled()
 
 
 def known(spec: LLMDeploymentSpec) -> Known:
@@ -123,27 +127,28 @@ def gib(quantity: str) -> int:
 
 
 each = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+of_all = pytest.mark.parametrize("path", [*FILES, PLANNED], ids=lambda path: path.stem)
 
 
-@each
+@of_all
 def test_it_is_an_llmdeployment_that_the_api_accepts(path: Path) -> None:
     LLMDeployment.model_validate(document(path))
 
 
-@each
+@of_all
 def test_it_begins_by_saying_when_to_use_it(path: Path) -> None:
     comment = re.match(r"(#.*\n)+", path.read_text())
     assert comment, path.name
     assert re.search(r"\buse (this|it)\b", comment[0], re.IGNORECASE)
 
 
-@each
+@of_all
 def test_it_is_called_like_its_file(path: Path) -> None:
     """So names are unique, and a file can be guessed from what runs."""
     assert document(path)["metadata"]["name"] == path.stem
 
 
-@each
+@of_all
 def test_it_may_go_to_any_namespace(path: Path) -> None:
     assert set(document(path)["metadata"]) == {"name"}
 
@@ -189,6 +194,18 @@ def test_gated_models_name_a_secret_and_all_share_one_claim(path: Path) -> None:
     assert (spec.model.secret_ref is not None) == gated
     if spec.model.secret_ref is not None:
         assert spec.model.secret_ref.name == "hf-token"
+
+
+def test_one_leaves_everything_to_the_planner_that_can_be_left_to_it() -> None:
+    asked = AskedSpec.read(document(PLANNED)["spec"])
+    assert asked.open == (
+        "gpu.product",
+        "parallelism.tensor",
+        "parallelism.pipeline",
+        "quantization.weights",
+        "quantization.kvCache",
+    )
+    assert asked.workload is not None
 
 
 def test_the_claim_can_be_used_from_every_node() -> None:

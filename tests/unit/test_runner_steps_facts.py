@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,9 @@ def read(**changes: Any) -> ModelFacts:
 
 def test_the_facts_of_a_model(tmp_path: Path) -> None:
     folder = put(tmp_path / "m", **{"model.safetensors": bytes(700)})
-    assert model_facts(folder) == ModelFacts(
+    found = model_facts(folder)
+    assert json.loads(found.config)["num_hidden_layers"] == 32
+    assert replace(found, config="") == ModelFacts(
         architecture="LlamaForCausalLM",
         model_type="llama",
         layers=32,

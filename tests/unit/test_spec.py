@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, event, given, settings
 from pydantic import ValidationError
 from tests.support.specs import MINIMAL_SPEC, SPEC_SCHEMA, manifest, put, specs
 
+from shardwright.api.asked import AskedSpec
 from shardwright.api.resource import NAME_LIMIT, LLMDeployment, name_problem
-from shardwright.api.spec import LLMDeploymentSpec
 
 # long regular expressions are slow to draw from; the number of examples bounds the time
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -20,7 +20,7 @@ SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 def _refusal(spec: Mapping[str, Any]) -> str:
     with pytest.raises(ValidationError) as caught:
-        LLMDeploymentSpec.read(spec)
+        AskedSpec.read(spec)
     return str(caught.value)
 
 
@@ -87,7 +87,7 @@ def test_models_and_generated_schema_take_and_refuse_the_same_shapes(spec: dict[
     stored = _as_stored(SPEC_SCHEMA, spec)
     fits = _VALIDATOR.is_valid(stored) and not _duplicates(SPEC_SCHEMA, stored)
     try:
-        read = LLMDeploymentSpec.read(spec)
+        read = AskedSpec.read(spec)
     except ValidationError as error:
         wrong = [entry for entry in error.errors() if not _is_a_rule(entry)]
         event("refused by shape" if wrong else "refused by a rule")
@@ -102,17 +102,17 @@ def test_models_and_generated_schema_take_and_refuse_the_same_shapes(spec: dict[
 @given(specs())
 def test_what_is_stored_reads_as_what_was_written(spec: dict[str, Any]) -> None:
     try:
-        read = LLMDeploymentSpec.read(spec)
+        read = AskedSpec.read(spec)
     except ValidationError:
         return
-    assert LLMDeploymentSpec.read(_as_stored(SPEC_SCHEMA, spec)) == read
+    assert AskedSpec.read(_as_stored(SPEC_SCHEMA, spec)) == read
 
 
-def test_smallest_spec_needs_a_model_a_gpu_and_a_claim() -> None:
-    spec = LLMDeploymentSpec.read(MINIMAL_SPEC)
-    assert (spec.world_size, spec.replicas) == (1, 1)
+def test_smallest_spec_needs_a_model_and_a_claim() -> None:
+    smallest = {name: MINIMAL_SPEC[name] for name in ("model", "storage")}
+    assert AskedSpec.read(smallest).replicas == 1
     message = _refusal({})
-    for field in ("model", "gpu", "storage"):
+    for field in ("model", "storage"):
         assert f"{field}\n  Field required" in message
 
 
@@ -128,6 +128,10 @@ def test_smallest_spec_needs_a_model_a_gpu_and_a_claim() -> None:
         ("engine.limits.maxInputLen", 9000, "maxInputLen 9000 exceeds maxSeqLen 8192"),
         ("engine.limits.maxBatchSize", 9000, "maxBatchSize 9000 exceeds maxNumTokens 8192"),
         ("engine.limits.gpuMemoryFraction", 1, "less than 1"),
+        ("workload.inputLen", 5000, "workload.inputLen exceeds engine.limits.maxInputLen 4096"),
+        ("workload", {"inputLen": 4000, "outputLen": 5000}, "exceed engine.limits.maxSeqLen 8192"),
+        ("workload.objective", "Fast", "'Latency', 'Throughput', 'Balanced' or 'Offline'"),
+        ("quantization.weights", "auto", "Input should be 'Auto'"),
         ("rollout.maxUnavailable", 0, "maxSurge and maxUnavailable cannot both be 0"),
         ("model.uri", "ftp://x/y", "uri ftp://x/y: write hf://org/name@revision"),
         ("model.uri", "pvc://models/../other", "must not contain '..'"),
@@ -163,7 +167,7 @@ def test_refusal_names_the_field_the_value_and_the_limit(path: str, value: Any, 
 
 @pytest.mark.parametrize("form", [8, "8", "500m", "1.5", "64Gi"])
 def test_a_quantity_keeps_the_form_the_user_wrote(form: int | str) -> None:
-    spec = LLMDeploymentSpec.read(put(MINIMAL_SPEC, "pod.resources.cpu", form))
+    spec = AskedSpec.read(put(MINIMAL_SPEC, "pod.resources.cpu", form))
     kept = spec.model_dump(mode="json", by_alias=True)["pod"]["resources"]["cpu"]
     assert kept == form
     assert type(kept) is type(form)
@@ -173,12 +177,12 @@ def test_a_quantity_keeps_the_form_the_user_wrote(form: int | str) -> None:
     "path", ["engine", "engine.image", "model.secretRef", "replicas", "pod.env"]
 )
 def test_null_means_not_given(path: str) -> None:
-    spec = LLMDeploymentSpec.read(put(MINIMAL_SPEC, path, None))
-    assert spec == LLMDeploymentSpec.read(MINIMAL_SPEC)
+    spec = AskedSpec.read(put(MINIMAL_SPEC, path, None))
+    assert spec == AskedSpec.read(MINIMAL_SPEC)
 
 
 def test_null_inside_the_runtimes_own_configuration_is_kept() -> None:
-    spec = LLMDeploymentSpec.read(put(MINIMAL_SPEC, "engine.config", {"scheduler": None}))
+    spec = AskedSpec.read(put(MINIMAL_SPEC, "engine.config", {"scheduler": None}))
     assert spec.engine.config == {"scheduler": None}
 
 

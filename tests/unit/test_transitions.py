@@ -10,6 +10,7 @@ from shardwright.api.status import (
     GroupStatus,
     LLMDeploymentStatus,
     NextEngine,
+    PlanStatus,
     ServingEngine,
 )
 from shardwright.control.measure import measure_turns
@@ -102,3 +103,30 @@ def test_a_rollout_counts_as_completed_when_what_was_next_serves() -> None:
     dropped = LLMDeploymentStatus(engine=EngineStatus(serving=ServingEngine(revision="a")))
     measure_turns(metrics, old, dropped)
     assert registry.get_sample_value(name, {"result": "Completed"}) == 1
+
+
+def planned(**more: object) -> LLMDeploymentStatus:
+    fields = {"tensor": 8, "pipeline": 1, "gpuProduct": "H100", "weights": "FP8", "kvCache": "FP8"}
+    plan = PlanStatus.model_validate({**fields, "chosen": ["gpu.product"], **more})
+    return LLMDeploymentStatus(observed_generation=2, plan=plan)
+
+
+def test_a_plan_is_told_once_with_its_reasons_and_again_when_it_is_another() -> None:
+    made = planned(reasons=["shrinking goes before splitting"])
+    (post,) = transitions(VIEW, LLMDeploymentStatus(), made, 5.0)
+    assert (post.reason, post.action, post.warning) == ("PlanChosen", "Plan", False)
+    assert "tensor 8 × pipeline 1 on H100, weights FP8, KV cache FP8" in post.note
+    assert "gpu.product" in post.note
+    assert "shrinking goes before splitting" in post.note
+    assert told(made, planned(reasons=["other words"])) == []
+    assert told(made, planned(tensor=4)) == [("PlanChosen", False)]
+
+
+def test_a_better_plan_is_told_when_it_becomes_possible_and_not_when_it_goes() -> None:
+    assert told(planned(), planned(better="tensor 4 on H200")) == [("BetterPlanPossible", False)]
+    assert told(planned(better="tensor 4 on H200"), planned(better="tensor 4 on H200")) == []
+    assert told(planned(better="tensor 4 on H200"), planned()) == []
+
+
+def test_a_shape_that_the_user_gave_is_no_news() -> None:
+    assert told(LLMDeploymentStatus(), planned(chosen=[])) == []

@@ -13,6 +13,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from shardwright.api.asked import AskedKVCache, AskedSpec, AskedWeights
 from shardwright.api.spec import Backend, LLMDeploymentSpec
 
 
@@ -56,6 +57,8 @@ SPEC_CLASSES: Mapping[str, ChangeClass] = MappingProxyType(
         "quantization.weights": ChangeClass.WEIGHTS,
         "quantization.kvCache": ChangeClass.KV_CACHE,
         "quantization.calibration": ChangeClass.WEIGHTS,
+        # Once a shape is given nothing depends on it; while fields are open see `hashed_wish`.
+        "workload": ChangeClass.NONE,
         "replicas": ChangeClass.NONE,
         "placement": ChangeClass.ROLLING,
         "rollout": ChangeClass.NONE,
@@ -157,6 +160,29 @@ def hashed_spec(spec: LLMDeploymentSpec) -> dict[str, Any]:
     revision. Quantities are strings here, whichever way they were written.
     """
     return _kept(spec.model_dump(mode="json", by_alias=True), "")
+
+
+def hashed_wish(spec: AskedSpec) -> dict[str, Any]:
+    """The part of a user's spec that tells one wish from another.
+
+    Without open fields that is `hashed_spec` of what it says, so that a spec which gives its shape
+    has the hash it always had. With open fields it is what stands in the spec, Auto where precision
+    is open, and the workload too: there it decides what is chosen, although the class of its path
+    is NONE. What was chosen is no part of it: nodes that come and go change no wish.
+    """
+    if not spec.open:
+        return hashed_spec(spec.filled())
+    kept = _kept(spec.model_dump(mode="json", by_alias=True), "")
+    weights, kv_cache = spec.weights, spec.kv_cache
+    kept["quantization"] = {
+        **kept["quantization"],
+        "weights": (weights or AskedWeights.AUTO).value,
+        "kvCache": (kv_cache or AskedKVCache.AUTO).value,
+    }
+    if spec.workload is not None:
+        load = spec.workload.model_dump(mode="json", by_alias=True, exclude_none=True)
+        kept.update({"workload": load} if load else {})
+    return kept
 
 
 def _kept(node: Mapping[str, Any], parent: str) -> dict[str, Any]:

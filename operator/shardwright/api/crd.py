@@ -7,9 +7,9 @@ from typing import Any
 import yaml
 
 from shardwright.api import names
+from shardwright.api.asked import AskedSpec
 from shardwright.api.resource import LLMDeployment
 from shardwright.api.schema import Schema, structural
-from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.api.status import LLMDeploymentStatus
 
 CRD_NAME = f"{names.PLURAL}.{names.GROUP}"
@@ -33,9 +33,9 @@ COLUMNS = (
     _column("Ready", "string", _condition("status"), "All replicas of this generation serve."),
     _column("Reason", "string", _condition("reason"), "Why it is ready or not."),
     _column("Replicas", "integer", ".status.readyReplicas", "Replicas that are ready."),
-    _column("TP", "integer", ".spec.parallelism.tensor", "Tensor-parallel ranks of a stage."),
-    _column("PP", "integer", ".spec.parallelism.pipeline", "Pipeline-parallel stages."),
-    _column("GPU", "string", ".spec.gpu.product", "GPU product."),
+    _column("TP", "integer", ".status.plan.tensor", "Tensor-parallel ranks of a stage."),
+    _column("PP", "integer", ".status.plan.pipeline", "Pipeline-parallel stages."),
+    _column("GPU", "string", ".status.plan.gpuProduct", "GPU product."),
     _column("Engine", "string", ".status.engine.serving.key", "Key of the engine that serves."),
     _column("Age", "date", ".metadata.creationTimestamp", "Time since it was created."),
     _column("Desired", "integer", ".spec.replicas", "Replicas asked for.", wide=True),
@@ -57,7 +57,7 @@ def schema() -> Schema:
             "kind": {"type": "string"},
             # declared so that the rules below can name the field
             "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
-            "spec": structural(LLMDeploymentSpec),
+            "spec": structural(AskedSpec),
             "status": status,
         },
         "x-kubernetes-validations": [rule.schema() for rule in LLMDeployment.rules],

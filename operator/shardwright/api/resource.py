@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from shardwright.api.asked import AskedSpec
 from shardwright.api.model import Model
 from shardwright.api.rules import Rule
-from shardwright.api.spec import LLMDeploymentSpec
 
 NAME_LIMIT = 40
 """Characters of metadata.name. Pods add replica, incarnation, stage and a hash of the owner's UID,
@@ -50,7 +50,7 @@ class LLMDeployment(Model):
     api_version: Literal["shardwright.dev/v1alpha1"]
     kind: Literal["LLMDeployment"]
     metadata: Metadata
-    spec: LLMDeploymentSpec
+    spec: AskedSpec
     status: dict[str, Any] = Field(default_factory=dict)
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -1,4 +1,7 @@
-"""The spec of an LLMDeployment as frozen pydantic models: the one source of the CRD's schema.
+"""The spec of an LLMDeployment as frozen pydantic models.
+
+What a user may write is `AskedSpec` (in `asked`), the one source of the CRD's schema; here stands
+what both it and a resolved spec are made of, and the resolved one.
 
 Defaults stand here and reach the CRD, so the API server fills them in and the stored object says
 what runs. Bounds stand on every list, map and string, since CEL's cost estimate needs them. A field
@@ -50,6 +53,7 @@ __all__ = [
     "Build",
     "BuildOn",
     "Calibration",
+    "CommonSpec",
     "DNSLabel",
     "DType",
     "EngineSpec",
@@ -80,18 +84,11 @@ __all__ = [
 ]
 
 
-class LLMDeploymentSpec(Model):
-    """What a user asks for."""
+class CommonSpec(Model):
+    """The part of a spec that is never left open."""
 
     model: ModelSpec = Field(description="The model.")
     engine: EngineSpec = Field(default_factory=EngineSpec, description="The engine.")
-    gpu: GPUSpec = Field(description="The GPUs.")
-    parallelism: Parallelism = Field(
-        default_factory=Parallelism, description="How one replica is split."
-    )
-    quantization: Quantization = Field(
-        default_factory=Quantization, description="Precision of weights and KV cache."
-    )
     replicas: Int = Field(default=1, ge=0, le=1024, description="Replicas; 0 frees every GPU.")
     placement: Placement = Field(default_factory=Placement, description="Where replicas may run.")
     rollout: Rollout = Field(
@@ -100,6 +97,18 @@ class LLMDeploymentSpec(Model):
     storage: Storage = Field(description="Where models and engines live.")
     pod: PodSettings = Field(default_factory=PodSettings, description="The serving pods.")
     rules: ClassVar[tuple[Rule, ...]] = ()
+
+
+class LLMDeploymentSpec(CommonSpec):
+    """A spec in which nothing is open: what a revision holds, what is built and what runs."""
+
+    gpu: GPUSpec = Field(description="The GPUs.")
+    parallelism: Parallelism = Field(
+        default_factory=Parallelism, description="How one replica is split."
+    )
+    quantization: Quantization = Field(
+        default_factory=Quantization, description="Precision of weights and KV cache."
+    )
 
     @property
     def world_size(self) -> int:

@@ -41,24 +41,47 @@ class Condition(StatusModel):
 
 
 class StageMemory(StatusModel):
-    """What one GPU of a stage holds, in GiB. Weights only for now: the sum over files and ranks."""
+    """What one GPU of a stage holds, in GiB, and the tokens that its KV cache takes."""
 
     stage: int
     layers: int
     weights_gib: float = Field(alias="weightsGiB")
+    activation_gib: float = Field(default=0.0, alias="activationGiB")
+    runtime_gib: float = Field(default=0.0, alias="runtimeGiB")
+    kv_cache_gib: float = Field(
+        default=0.0, alias="kvCacheGiB", description="What is left; below 0 it does not fit."
+    )
+    kv_tokens: int = 0
 
 
 class PlanStatus(StatusModel):
-    """The shape that was resolved from the spec."""
+    """The shape that was resolved from the spec, what its GPUs hold, and why it is as it is."""
 
     world_size: int = 0
     gpus: int = Field(default=0, description="GPUs of all replicas: tensor × pipeline × replicas.")
     tensor: int = 0
     pipeline: int = 0
     gpu_product: str = Field(default="", alias="gpuProduct")
+    weights: str = Field(default="", description="Precision of the weights.")
+    kv_cache: str = Field(default="", description="Precision of the KV cache.")
+    chosen: list[str] = Field(
+        default_factory=list, description="Fields that the spec leaves open and the planner chose."
+    )
     image: str = ""
     commit: str = Field(default="", description="The model's commit that its uri was resolved to.")
-    reasons: list[str] = Field(default_factory=list)
+    reasons: list[str] = Field(default_factory=list, description="Why it is so, and warnings.")
+    runner_up: str = Field(default="", description="What came second when it was chosen.")
+    better: str = Field(
+        default="",
+        description="Another plan that has become possible; nothing is done about it.",
+    )
+    kv_tokens: int = Field(default=0, description="Tokens that the KV cache of a replica holds.")
+    constants: str = Field(
+        default="", description="Row of the engine's memory constants that was used."
+    )
+    per_gpu: list[StageMemory] = Field(
+        default_factory=list, alias="perGPU", description="Memory of one GPU of each stage."
+    )
 
 
 class ServingEngine(StatusModel):

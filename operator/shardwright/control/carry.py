@@ -7,6 +7,7 @@ from typing import Any
 
 from shardwright.api import names
 from shardwright.api.settings import Settings
+from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.apply.writes import Apply, Create, Delete, Patch, Together, Write
 from shardwright.observe.world import DeploymentView, PodView
 from shardwright.plan import revisions
@@ -39,7 +40,7 @@ class Carrier:
         view: DeploymentView,
         settings: Settings,
         *,
-        spread: bool | None,
+        spread: Callable[[LLMDeploymentSpec], bool | None],
         children: frozenset[tuple[str, str]],
         hostname: Callable[[str], str],
     ) -> None:
@@ -178,7 +179,7 @@ class Carrier:
             incarnation=intent.wish.incarnation,
             revision=intent.wish.revision,
             serving=intent.serving,
-            spread=self._spread,
+            spread=self._spread(intent.resolved.spec),
         )
         rendered = pods.group_pods(intent.resolved, identity, runner_config_map_name())
         return [Create("Pod", rendered[stage], self._view.uid) for stage in intent.stages]

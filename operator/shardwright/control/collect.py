@@ -13,7 +13,7 @@ import structlog
 
 from shardwright.api.names import LABEL_CLAIM_UID, LABEL_KEY, LABEL_REVISION, LABEL_STEP
 from shardwright.api.settings import Settings
-from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.api.spec import CommonSpec
 from shardwright.apply.executor import Executor
 from shardwright.apply.writes import Create, Delete, Patch, Together, Write
 from shardwright.control.queue import Key, Result
@@ -147,7 +147,7 @@ class Collector:
                 hold = _hold(pod, claim, revisions, built, named) or hold
         return named | built, hold
 
-    def _spec(self, claim: ClaimView) -> LLMDeploymentSpec | None:
+    def _spec(self, claim: ClaimView) -> CommonSpec | None:
         """A spec of a deployment on the claim: it knows the nodes and pull secrets."""
         for view in self._store.deployments_on(claim.namespace, claim.name):
             spec, _ = parse_spec(view.spec)
@@ -155,7 +155,7 @@ class Collector:
                 return spec
         return None
 
-    def _write(self, act: Act, claim: ClaimView, spec: LLMDeploymentSpec | None) -> Write:
+    def _write(self, act: Act, claim: ClaimView, spec: CommonSpec | None) -> Write:
         namespace = claim.namespace
         match act:
             case Order(record, action):

@@ -11,8 +11,8 @@ from typing import Any, get_args
 import structlog
 from pydantic import BaseModel
 
+from shardwright.api.asked import AskedSpec
 from shardwright.api.names import GROUP, KIND, PLURAL, VERSION
-from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.api.status import LLMDeploymentStatus
 from shardwright.apply.client import Cluster
 from shardwright.apply.errors import Forbidden, NotFound
@@ -66,7 +66,7 @@ def crd_problem(body: Mapping[str, Any]) -> str:
         return f"{_NAME} serves {offered or 'no version'}, this operator needs {VERSION}"
     schema = served["schema"]["openAPIV3Schema"]["properties"]
     missing = [
-        *_missing(LLMDeploymentSpec, schema.get("spec") or {}, "spec"),
+        *_missing(AskedSpec, schema.get("spec") or {}, "spec"),
         *_missing(LLMDeploymentStatus, schema.get("status") or {}, "status"),
     ]
     if not missing:

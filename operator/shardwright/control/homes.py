@@ -46,11 +46,9 @@ class Homes:
         self._refused = False
         self._stuck = False
 
-    @property
-    def spread(self) -> bool | None:
+    def spread(self, spec: LLMDeploymentSpec) -> bool | None:
         """Whether stages go to different nodes: None leaves it to the spec, where Auto spreads."""
-        spec = self._situation.spec
-        if spec is None or spec.placement.pipeline_stages is not StagePlacement.AUTO:
+        if spec.placement.pipeline_stages is not StagePlacement.AUTO:
             return None
         return spreads(spec, self._situation)
 

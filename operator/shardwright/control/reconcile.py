@@ -73,6 +73,7 @@ class Reconciler:
         try:
             homes.find(decision)
             self.store.wait_for_capacity(key, homes.waiting)
+            self.store.keep_plan(key, situation.spec is not None and bool(situation.spec.open))
             done = await self.executor.execute(self._writes(view, decision, homes), by=key)
         except (Invalid, Forbidden) as error:
             # The server will not have it (a priority class, a security level, a right that lacks):
@@ -106,6 +107,7 @@ class Reconciler:
         self.situator.forget(key)
         made_way = [self.placer.forget(key, step=step) for step in (False, True)]
         self.store.wait_for_capacity(key, False)  # noqa: FBT003 - a state
+        self.store.keep_plan(key, False)  # noqa: FBT003 - a state
         self.store.needs(key, ())
         self.metrics.forget(key.namespace, key.name)
         if any(made_way):

@@ -14,16 +14,24 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
+from shardwright.api.asked import AskedSpec
 from shardwright.api.settings import Settings
-from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.api.spec import CommonSpec
 from shardwright.api.status import LLMDeploymentStatus
+from shardwright.control.fleets import FleetCounter
 from shardwright.control.queue import Key
 from shardwright.control.store import Store
 from shardwright.observe.nodes import node_pools
-from shardwright.observe.world import ClaimView, DeploymentView, NodeView, PodView, RevisionView
+from shardwright.observe.world import (
+    ClaimView,
+    DeploymentView,
+    NodeView,
+    PodView,
+    RevisionView,
+)
 from shardwright.plan.inventory import Product, products
 from shardwright.plan.resolve import source_claim
-from shardwright.plan.revisions import Revision, read, spec_digest
+from shardwright.plan.revisions import Revision, asked_digest, read
 from shardwright.plan.situation import Situation
 
 # A Secret that was there is asked for again this rarely: idle must cost next to no requests.
@@ -52,16 +60,18 @@ class Situator:
         self._clock = clock
         self._jitter = jitter
         # By deployment, so that what is gone leaves nothing behind.
-        self._specs: dict[Key, tuple[str, int, LLMDeploymentSpec | None, str, str]] = {}
+        self._specs: dict[Key, tuple[str, int, AskedSpec | None, str, str]] = {}
         self._revisions: dict[Key, dict[str, Revision]] = {}
         self._lost_at = -math.inf
         self._counted: tuple[int, Mapping[str, Product]] | None = None
         self._secrets: dict[tuple[str, str], tuple[float, bool]] = {}
+        self._fleets = FleetCounter(store, settings)
 
     def forget(self, key: Key) -> None:
         """A deployment is gone."""
         self._specs.pop(key, None)
         self._revisions.pop(key, None)
+        self._fleets.forget(key)
 
     async def situation(self, view: DeploymentView) -> Situation:
         """What is known of one deployment now."""
@@ -103,6 +113,7 @@ class Situator:
             nodes=nodes,
             fleet_lost=self._fleet_lost(nodes, now),
             products=self._products(),
+            fleets=self._fleets.of(_key(view), view, spec, digest, revisions),
             unreadable=unreadable,
         )
 
@@ -124,13 +135,13 @@ class Situator:
             self._counted = (version, found)
         return self._counted[1]
 
-    def _spec(self, view: DeploymentView) -> tuple[LLMDeploymentSpec | None, str, str]:
+    def _spec(self, view: DeploymentView) -> tuple[AskedSpec | None, str, str]:
         key = _key(view)
         known = self._specs.get(key)
         if known is not None and known[:2] == (view.uid, view.generation):
             return known[2:]
         spec, error = parse_spec(view.spec)
-        digest = spec_digest(spec) if spec is not None else ""
+        digest = asked_digest(spec) if spec is not None else ""
         self._specs[key] = (view.uid, view.generation, spec, error, digest)
         return spec, error, digest
 
@@ -156,7 +167,7 @@ class Situator:
     def _claims(
         self,
         view: DeploymentView,
-        spec: LLMDeploymentSpec | None,
+        spec: CommonSpec | None,
         revisions: tuple[Revision, ...],
     ) -> dict[str, ClaimView]:
         """Claims by name: the spec's, its model's, and those of its revisions."""
@@ -168,7 +179,7 @@ class Situator:
         return {name: claim for name, claim in found.items() if claim is not None}
 
     async def _missing_secrets(
-        self, view: DeploymentView, spec: LLMDeploymentSpec | None
+        self, view: DeploymentView, spec: CommonSpec | None
     ) -> tuple[str, ...]:
         """Secrets that the spec names and that are not there; asked anew once an hour."""
         if spec is None:
@@ -201,10 +212,10 @@ def _homed(pods: tuple[PodView, ...], hosts: Mapping[str, str]) -> tuple[PodView
     return tuple(replace(pod, pin=hosts.get(pod.pin, pod.pin)) for pod in pods)
 
 
-def parse_spec(raw: Mapping[str, object]) -> tuple[LLMDeploymentSpec | None, str]:
+def parse_spec(raw: Mapping[str, object]) -> tuple[AskedSpec | None, str]:
     """The spec and an empty string, or None and what is wrong, field by field."""
     try:
-        return LLMDeploymentSpec.read(raw), ""
+        return AskedSpec.read(raw), ""
     except ValidationError as error:
         told = [
             f"spec.{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"

@@ -215,6 +215,7 @@ class Store(Views):
         if new is None and old is not None:
             key = Key("deployment", old.namespace, old.name)
             self.waiters.discard(key)
+            self.planned.discard(key)
             self.interests.pop(key, None)
             if self._metrics:
                 self._metrics.forget(old.namespace, old.name)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from shardwright.api.status import Condition, LLMDeploymentStatus
+from shardwright.api.status import Condition, LLMDeploymentStatus, PlanStatus
 from shardwright.apply.writes import PostEvent
 from shardwright.observe.world import DeploymentView
 
@@ -52,6 +52,8 @@ def transitions(
             condition.type,
             warning=not good and _TOLD[condition.type],
         )
+    for reason, note in _planned(old.plan, new.plan):
+        post(reason, note, "Plan", warning=False)
     known = {(group.index, group.incarnation) for group in old.groups}
     for group in new.groups:
         if (group.index, group.incarnation) not in known and group.cause:
@@ -62,6 +64,29 @@ def transitions(
                 warning=True,
             )
     return posts
+
+
+def _planned(old: PlanStatus | None, new: PlanStatus | None) -> Iterator[tuple[str, str]]:
+    """What the planner chose, and a better plan that has become possible: once each."""
+    if new is None or not new.chosen:
+        return
+    if old is None or not old.chosen or _choice(old) != _choice(new):
+        yield (
+            "PlanChosen",
+            f"{_choice(new)}, chosen for {', '.join(new.chosen)}: {'; '.join(new.reasons)}",
+        )
+    if new.better and (old is None or new.better != old.better):
+        yield (
+            "BetterPlanPossible",
+            f"{new.better} has become possible; {_choice(new)} is kept until the spec changes",
+        )
+
+
+def _choice(plan: PlanStatus) -> str:
+    return (
+        f"tensor {plan.tensor} × pipeline {plan.pipeline} on {plan.gpu_product}, weights "
+        f"{plan.weights}, KV cache {plan.kv_cache}"
+    )
 
 
 def _turned(before: dict[str, Condition], conditions: Iterable[Condition]) -> Iterable[Condition]:

@@ -33,12 +33,14 @@ class Views:
         nodes: By name.
         usage: What is asked for on each node, `usage.by_node()`.
         waiters: Keys that wait for capacity or inventory; see `wait_for_capacity`.
+        planned: Keys whose plan is looked at again when nodes change; see `keep_plan`.
         interests: Artifacts (claim uid, key) that keys need; see `needs`.
     """
 
     def __init__(self) -> None:
         self.usage = UsageTracker()
         self.waiters: set[Key] = set()
+        self.planned: set[Key] = set()
         self.interests: dict[Key, frozenset[tuple[str, str]]] = {}
         self.inventory_version = 0  # counts changes of nodes that a decision could see
         self.nodes: dict[str, NodeView] = {}
@@ -182,6 +184,13 @@ class Views:
             self.waiters.add(key)
         else:
             self.waiters.discard(key)
+
+    def keep_plan(self, key: Key, keeps: bool) -> None:  # noqa: FBT001 - a state
+        """Whether `key` has a plan that nodes may make impossible, or a better one possible."""
+        if keeps:
+            self.planned.add(key)
+        else:
+            self.planned.discard(key)
 
     def needs(self, key: Key, artifacts: Iterable[tuple[str, str]]) -> None:
         """Which artifacts (claim uid, key) wake `key` when their records or Jobs change."""

@@ -58,8 +58,8 @@ def affected(store: Views, kind: str, change: Change[Any]) -> set[Key]:
 
 
 def on_node(store: Views, name: str) -> set[Key]:
-    """A node came, went or changed: whoever has pods there, and whoever waits for room."""
-    keys = set(store.waiters)
+    """A node came, went or changed: whoever has pods there, waits for room, or keeps a plan."""
+    keys = store.waiters | store.planned
     for pod in store.pods.by("node", name):
         keys |= _of_pod(store, pod)
     return keys

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.api.asked import AskedSpec
+from shardwright.api.serving import KVPrecision, WeightPrecision
 from shardwright.api.status import LLMDeploymentStatus
 from shardwright.diagnose.observed import Facts, Observed, Symptom
 from shardwright.observe.world import DeploymentView, NodeView
@@ -43,7 +44,7 @@ def observed_of(
     Raises:
         pydantic.ValidationError: The stored spec breaks a rule of this version.
     """
-    spec = LLMDeploymentSpec.model_validate(view.spec)
+    spec = AskedSpec.model_validate(view.spec)
     status = LLMDeploymentStatus.model_validate(view.status)
     reasons = _reasons(status)
     shown = [
@@ -56,13 +57,13 @@ def observed_of(
 
 
 def _facts(
-    spec: LLMDeploymentSpec,
+    spec: AskedSpec,
     status: LLMDeploymentStatus,
     nodes: Iterable[NodeView],
     reasons: list[str],
 ) -> Facts:
     plan = status.plan
-    product = (plan.gpu_product if plan else "") or spec.gpu.product
+    product = (plan.gpu_product if plan else "") or spec.product or ""
     carriers = [node.gpu for node in nodes if product and node.gpu.product == product]
     computes = {gpu.compute for gpu in carriers} - {(0, 0)}
     known: dict[str, Any] = {}
@@ -73,14 +74,14 @@ def _facts(
         known["compute"] = "{}.{}".format(*max(computes))
     limits = spec.engine.limits
     return Facts(
-        tensor=(plan.tensor if plan else 0) or spec.parallelism.tensor,
-        pipeline=(plan.pipeline if plan else 0) or spec.parallelism.pipeline,
+        tensor=(plan.tensor if plan else 0) or spec.tensor,
+        pipeline=(plan.pipeline if plan else 0) or spec.pipeline,
         replicas=spec.replicas,
         gpu_product=product,
         backend=spec.engine.backend,
         version=spec.engine.version,
-        weights=spec.quantization.weights,
-        kv_cache=spec.quantization.kv_cache,
+        weights=WeightPrecision(plan.weights) if plan and plan.weights else spec.weights,
+        kv_cache=KVPrecision(plan.kv_cache) if plan and plan.kv_cache else spec.kv_cache,
         dtype=spec.model.dtype,
         max_batch_size=limits.max_batch_size,
         max_num_tokens=limits.max_num_tokens,

@@ -207,7 +207,7 @@ def record_view(body: Body) -> Record:
             resource_version=_version(meta),
             inputs=json.loads(data.get("inputs") or "{}"),
             commit=data.get("commit", ""),
-            facts=ModelFacts(**facts) if facts else None,
+            facts=ModelFacts.read({**facts, "config": data.get("config", "")}) if facts else None,
             total_bytes=int(data.get("totalBytes") or 0),
             reason=data.get("reason", ""),
             message=data.get("message", ""),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from shardwright.api import names
+from shardwright.api.spec import CommonSpec
 from shardwright.observe.world import ClaimView, PodView, Record, RecordState
 from shardwright.plan.chain import Chain, Next
 from shardwright.plan.groups import Group, State, dead_node, slot_of, stage_of
@@ -137,7 +138,7 @@ def _steps(
         if artifact is None:
             continue
         revision = revisions.get(name)
-        spec = revision.resolved.spec if revision is not None else situation.spec
+        spec: CommonSpec | None = revision.resolved.spec if revision is not None else situation.spec
         if spec is None:
             continue
         claim = situation.claims.get(spec.storage.claim_name)

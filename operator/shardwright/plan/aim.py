@@ -1,29 +1,41 @@
 """Which revision a spec asks for, or why there is none: accept, fetch, check the model, resolve.
 
 A refused spec, and one whose model's facts are not known yet, leave what serves as the aim: nothing
-that runs is touched by a wish that cannot be.
+that runs is touched by a wish that cannot be. Fields that a spec leaves open are chosen once, when
+the model's facts are known, and kept in the revision for as long as the spec asks the same.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from shardwright.api.asked import AskedSpec, asked_of
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.observe.world import ClaimView, Record, RecordState
 from shardwright.plan import chain as chains
 from shardwright.plan.chain import Chain, Shop
-from shardwright.plan.checks import accept
-from shardwright.plan.resolve import model_artifact, model_key, resolve
-from shardwright.plan.revisions import Revision, wish_of
+from shardwright.plan.checks import accept, possible
+from shardwright.plan.choice import Plan, kept, outlook, plan_for
+from shardwright.plan.fleets import Fleets, fleets_of
+from shardwright.plan.inventory import products
+from shardwright.plan.question import headline_of
+from shardwright.plan.resolve import Planned, model_artifact, model_key, resolve
+from shardwright.plan.revisions import Revision, revision_of, wish_of
+from shardwright.plan.room import given_room
 from shardwright.plan.situation import Intent, MakeRevision, RaiseRevision, Situation
-from shardwright.runner.contract import STEP_MODEL
+from shardwright.resolved import Resolved
+from shardwright.runner.contract import STEP_MODEL, ModelFacts
 from shardwright.runtimes.base import Refusal
 from shardwright.runtimes.registry import runtime
+from shardwright.sizing.fleet_nodes import memory_of
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """The revision asked for (None: what serves stays the aim), or the reason there is none."""
+    """The revision asked for (None: what serves stays the aim), or the reason there is none.
+
+    `better` names a plan that has become possible, while the one that was chosen is kept.
+    """
 
     target: Revision | None
     revisions: tuple[Revision, ...]
@@ -31,6 +43,7 @@ class Aim:
     fetching: Chain | None = None
     model: Record | None = None
     intents: tuple[Intent, ...] = ()
+    better: str = ""
 
 
 def aim(situation: Situation, shop: Shop) -> Aim:
@@ -45,35 +58,104 @@ def aim(situation: Situation, shop: Shop) -> Aim:
     if refusal is not None or claim is None:
         return Aim(known, revisions, refusal=refusal)
     record = situation.records.get((claim.uid, STEP_MODEL, model_key(spec)))
+    facts = _facts(record)
     if known is not None:
-        return _again(known, revisions, record)
-    if record is None or record.state is not RecordState.READY or record.facts is None:
+        return _again(situation, spec, known, record)
+    if record is None or facts is None:
         artifact = model_artifact(spec, situation.settings, _pinned(situation, spec, claim))
         fetching = chains.judge_artifact(claim.uid, artifact, shop)
         return Aim(None, revisions, fetching=fetching, model=record)
-    engine = runtime(spec.engine.runtime)
-    refusal = engine.refuse_model(spec, record.facts)
-    if refusal is not None:
-        return Aim(None, revisions, refusal=refusal, model=record)
+    filled = _filled(situation, spec, facts)
+    if isinstance(filled, Refusal):
+        return Aim(None, revisions, refusal=filled, model=record)
+    whole, planned = filled
     resolved = resolve(
-        spec,
-        runtime=engine,
+        whole,
+        runtime=runtime(whole.engine.runtime),
         settings=situation.settings,
         claim=claim,
         record=record,
-        facts=record.facts,
+        facts=facts,
         restarted_at=situation.deployment.restarted_at,
         previous=revisions[-1].resolved if revisions else None,
+        planned=planned,
     )
-    wish = _wish(situation, claim.uid)
-    made = Revision(
-        name=f"{situation.deployment.name}-{wish}",
-        uid="",
-        number=revisions[-1].number + 1 if revisions else 1,
-        resolved=resolved,
-        wish=wish,
-    )
+    name = f"{situation.deployment.name}-{_wish(situation, claim.uid)}"
+    number = revisions[-1].number + 1 if revisions else 1
+    made = revision_of(name, "", number, resolved)
     return Aim(made, (*revisions, made), model=record, intents=(MakeRevision(made),))
+
+
+def _facts(record: Record | None) -> ModelFacts | None:
+    if record is None or record.state is not RecordState.READY:
+        return None
+    return record.facts
+
+
+def _filled(
+    situation: Situation, spec: AskedSpec, facts: ModelFacts
+) -> tuple[LLMDeploymentSpec, Planned] | Refusal:
+    """The spec with nothing open, and what is told of it; or why there is none."""
+    engine = runtime(spec.engine.runtime)
+    if not spec.open:
+        whole = spec.filled()
+        # Before its memory is counted: that asks for a shape which the model can have.
+        refused = engine.refuse_model(whole, facts)
+        if refused is not None:
+            return refused
+        known = situation.products
+        if known is None:
+            known = products(situation.nodes.values(), ())
+        product = known.get(whole.gpu.product)
+        memory = memory_of(whole.gpu.product, product.memory_mib if product is not None else 0)
+        given = given_room(spec, whole, facts, memory)
+        return given if isinstance(given, Refusal) else (whole, given)
+    found = _plan(situation, spec, facts)
+    if isinstance(found, Refusal):
+        return found
+    planned = Planned(spec, found.chosen, found.room, found.reasons)
+    refused = accept(situation, asked_of(found.spec)) or engine.refuse_model(found.spec, facts)
+    return refused or (found.spec, planned)
+
+
+def _plan(situation: Situation, spec: AskedSpec, facts: ModelFacts) -> Plan | Refusal:
+    """What was chosen before for the same question, else what is chosen now."""
+    revisions = situation.revisions
+    before = kept(revisions[-1].resolved, spec) if revisions else None
+    if before is None:
+        return plan_for(spec, facts, _fleets(situation, spec))
+    gone = possible(situation, asked_of(before.spec))
+    if gone is None:
+        return before
+    return _not_possible(situation, spec, revisions[-1].resolved, facts, gone)
+
+
+def _fleets(situation: Situation, spec: AskedSpec) -> Fleets:
+    if situation.fleets is not None:
+        return situation.fleets
+    return fleets_of(situation.nodes.values(), spec.placement, situation.settings)
+
+
+def _not_possible(
+    situation: Situation,
+    spec: AskedSpec,
+    resolved: Resolved,
+    facts: ModelFacts | None,
+    gone: Refusal,
+) -> Refusal:
+    """A kept plan that this cluster cannot run any more, and what would be chosen in its place."""
+    now = outlook(resolved, facts, _fleets(situation, spec)).now if facts is not None else ""
+    instead = (
+        f"now {now} would be chosen: change the spec (give parallelism and gpu, or another "
+        "workload) to move to it"
+        if now
+        else "nothing else would be possible now"
+    )
+    return Refusal(
+        "PlanNotPossible",
+        f"the plan that was chosen, {headline_of(resolved.spec)}, has become impossible: "
+        f"{gone.message}; what runs is left alone; {instead}",
+    )
 
 
 def _wish(situation: Situation, claim_uid: str) -> str:
@@ -87,17 +169,28 @@ def _known(situation: Situation, claim: ClaimView | None) -> Revision | None:
     """
     if claim is None:
         newest = situation.revisions[-1] if situation.revisions else None
-        same = newest and newest.wish == _wish(situation, newest.resolved.claim_uid)
+        same = newest and newest.means(_wish(situation, newest.resolved.claim_uid))
         return newest if same else None
     wish = _wish(situation, claim.uid)
-    return next((item for item in situation.revisions if item.wish == wish), None)
+    # The newest of them: to write down what was chosen, or back again, rolls nothing.
+    return next((item for item in reversed(situation.revisions) if item.means(wish)), None)
 
 
-def _again(known: Revision, revisions: tuple[Revision, ...], record: Record | None) -> Aim:
+def _again(situation: Situation, spec: AskedSpec, known: Revision, record: Record | None) -> Aim:
     """An old wish finds its old revision, and raises its number if it is not the newest."""
+    revisions = situation.revisions
+    better = ""
+    if spec.open:
+        facts = _facts(record)
+        gone = possible(situation, asked_of(known.resolved.spec))
+        if gone is not None:
+            refusal = _not_possible(situation, spec, known.resolved, facts, gone)
+            return Aim(known, revisions, refusal=refusal, model=record)
+        if facts is not None:
+            better = outlook(known.resolved, facts, _fleets(situation, spec)).better
     newest = revisions[-1]
     if known.name == newest.name:
-        return Aim(known, revisions, model=record)
+        return Aim(known, revisions, model=record, better=better)
     raised = replace(known, number=newest.number + 1)
     others = tuple(item for item in revisions if item.name != known.name)
     return Aim(
@@ -105,10 +198,11 @@ def _again(known: Revision, revisions: tuple[Revision, ...], record: Record | No
         (*others, raised),
         model=record,
         intents=(RaiseRevision(known, raised.number),),
+        better=better,
     )
 
 
-def _pinned(situation: Situation, spec: LLMDeploymentSpec, claim: ClaimView) -> str:
+def _pinned(situation: Situation, spec: AskedSpec, claim: ClaimView) -> str:
     """The commit that an earlier revision resolved this uri to: upstream pushes change nothing."""
     for revision in reversed(situation.revisions):
         resolved = revision.resolved

@@ -2,8 +2,9 @@
 
 `CHECKS` is the documentation: each check looks at one thing and either has nothing to say or
 refuses with a stable reason, the field, the value, the limit and a way out. The first refusal
-speaks. What needs the model's facts is checked after the fetch, by the runtime; what only needs
-room is no refusal at all.
+speaks. A check of a field that is open has nothing to say: the plan that fills it must pass the
+same checks. What needs the model's facts is checked after the fetch, by the runtime; what only
+needs room is no refusal at all.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shardwright.api.spec import LLMDeploymentSpec, StagePlacement
+from shardwright.api.asked import MAX_TENSOR, AskedSpec
+from shardwright.api.spec import StagePlacement
 from shardwright.observe.nodes import node_pools
 from shardwright.observe.world import ClaimView, NodePool, NodeView, Sharing
 from shardwright.plan.inventory import (
@@ -31,7 +33,7 @@ class Asked:
     """A spec beside what the cluster has."""
 
     situation: Situation
-    spec: LLMDeploymentSpec
+    spec: AskedSpec
     nodes: tuple[NodeView, ...]
     pools: tuple[NodePool, ...]
     product: Product | None
@@ -45,13 +47,22 @@ class Asked:
 Check = Callable[[Asked], Refusal | None]
 
 
-def accept(situation: Situation, spec: LLMDeploymentSpec) -> Refusal | None:
+def accept(situation: Situation, spec: AskedSpec) -> Refusal | None:
     """The first refusal, or None when nothing stands against the spec."""
+    return _first(CHECKS, situation, spec)
+
+
+def possible(situation: Situation, spec: AskedSpec) -> Refusal | None:
+    """Why no cluster such as this can run a plan any more, or None."""
+    return _first(HARDWARE_CHECKS, situation, spec)
+
+
+def _first(checks: tuple[Check, ...], situation: Situation, spec: AskedSpec) -> Refusal | None:
     nodes = tuple(situation.nodes.values())
     pools = node_pools(situation.settings)
     known = situation.products if situation.products is not None else products(nodes, pools)
-    asked = Asked(situation, spec, nodes, pools, known.get(spec.gpu.product))
-    for check in CHECKS:
+    asked = Asked(situation, spec, nodes, pools, known.get(spec.product or ""))
+    for check in checks:
         refusal = check(asked)
         if refusal is not None:
             return refusal
@@ -107,7 +118,9 @@ def engine_fits(asked: Asked) -> Refusal | None:
     if image := _image(asked):
         images = {**settings.images, f"{engine.runtime}/{engine.version}": image}
         settings = settings.model_copy(update={"images": images})
-    return runtime(engine.runtime).refuse_spec(asked.spec, compute, settings)
+    # Values to which no runtime objects stand in for what is open.
+    spec = asked.spec.filled(product="open", tensor=MAX_TENSOR, pipeline=1)
+    return runtime(engine.runtime).refuse_spec(spec, compute, settings)
 
 
 def claim_exists(asked: Asked) -> Refusal | None:
@@ -144,18 +157,17 @@ def source_exists(asked: Asked) -> Refusal | None:
 def storage_shared(asked: Asked) -> Refusal | None:
     """Every node that works on the files must be able to; before any download."""
     claim, spec = asked.claim, asked.spec
-    if claim is None or claim.shared:
+    tensor, pipeline = spec.tensor, spec.pipeline
+    if claim is None or claim.shared or tensor is None or pipeline is None:
         return None
     modes = ", ".join(claim.access_modes) or "none"
-    gpus = spec.world_size * max(1, spec.replicas)
+    gpus = tensor * pipeline * max(1, spec.replicas)
     largest = asked.product.largest_domain if asked.product is not None else 0
-    apart = spec.parallelism.pipeline > 1 and (
-        spec.placement.pipeline_stages is not StagePlacement.PACK
-    )
+    apart = pipeline > 1 and (spec.placement.pipeline_stages is not StagePlacement.PACK)
     if not apart and gpus <= largest and "ReadWriteOncePod" not in claim.access_modes:
         return None
     why = (
-        f"the {spec.parallelism.pipeline} pipeline stages go to different nodes"
+        f"the {pipeline} pipeline stages go to different nodes"
         if apart
         else f"{gpus} GPUs are needed and one node has {largest}"
     )
@@ -200,18 +212,16 @@ def fabric_known(asked: Asked) -> Refusal | None:
 
 def product_exists(asked: Asked) -> Refusal | None:
     """Some node has the product, or some pool may bring it."""
-    if asked.product is not None:
+    product = asked.spec.product
+    if product is None or asked.product is not None:
         return None
-    return Refusal(
-        "GPUProductNotFound",
-        explain_unknown_product(asked.nodes, asked.pools, asked.spec.gpu.product),
-    )
+    return Refusal("GPUProductNotFound", explain_unknown_product(asked.nodes, asked.pools, product))
 
 
 def gpus_whole(asked: Asked) -> Refusal | None:
     """MIG slices and shared GPUs cannot talk to each other: no tensor parallelism on them."""
-    product, tensor = asked.product, asked.spec.parallelism.tensor
-    if product is None or product.sharing is Sharing.EXCLUSIVE:
+    product, tensor = asked.product, asked.spec.tensor
+    if product is None or tensor is None or product.sharing is Sharing.EXCLUSIVE:
         return None
     if product.sharing is not Sharing.INVALID and tensor == 1:
         return None
@@ -225,32 +235,36 @@ def gpus_whole(asked: Asked) -> Refusal | None:
 def tensor_in_domain(asked: Asked) -> Refusal | None:
     """Tensor-parallel ranks all-reduce at every layer: they stay in one NVLink domain."""
     spec, product = asked.spec, asked.product
-    tensor, pipeline = spec.parallelism.tensor, spec.parallelism.pipeline
-    if product is None:
+    tensor, pipeline = spec.tensor, spec.pipeline
+    if product is None or tensor is None:
         return None
     domain = product.largest_domain
     if product.sharing is not Sharing.EXCLUSIVE or tensor <= domain:
         return None
-    split = split_that_fits(spec.world_size, domain)
+    world = tensor * (pipeline or 1)
+    split = split_that_fits(world, domain)
     offer = (
         f"use tensor: {split[0]}, pipeline: {split[1]} (TP={split[0]} × PP={split[1]}, the same "
-        f"{spec.world_size} GPUs, stages on {split[1]} nodes)"
+        f"{world} GPUs, stages on {split[1]} nodes)"
         if split is not None
         else f"use tensor: {domain} or less and more pipeline stages"
     )
     return Refusal(
         "TensorParallelExceedsNVLinkDomain",
-        f"spec.parallelism.tensor {tensor} (pipeline {pipeline}): the largest NVLink domain of "
-        f"{product.name} on a node of this cluster has {domain} GPUs, and tensor-parallel ranks "
-        f"all-reduce at every layer; {offer}",
+        f"spec.parallelism.tensor {tensor} (pipeline {pipeline or 'open'}): the largest NVLink "
+        f"domain of {product.name} on a node of this cluster has {domain} GPUs, and "
+        f"tensor-parallel ranks all-reduce at every layer; {offer}",
     )
 
 
-CHECKS: tuple[Check, ...] = (
-    name_fits,
+HARDWARE_CHECKS: tuple[Check, ...] = (
     product_exists,
     gpus_whole,
     tensor_in_domain,
+)
+CHECKS: tuple[Check, ...] = (
+    name_fits,
+    *HARDWARE_CHECKS,
     engine_fits,
     image_known,
     fabric_known,

@@ -123,6 +123,7 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
         ),
         rebuild_reason=_rebuild_reason(target, served, by_name, groups),
         model=aimed.model,
+        better=aimed.better,
     )
     remembered = not same(memory, after)
     if not remembered:

@@ -15,6 +15,8 @@ from shardwright.api.spec import Toleration
 from shardwright.observe.world import NodeView, Resources, Sharing, Taint
 
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
+# Kubernetes puts these on nodes for a time: node.kubernetes.io/not-ready, unschedulable, …
+_PASSING_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 _GIB = 1024**3
 
 
@@ -149,6 +151,17 @@ def _condition(request: PlacementRequest, node: NodeView) -> Obstacle | None:
             value = f"={taint.value}" if taint.value else ""
             return Obstacle(Kind.TAINT, f"with untolerated taint {taint.key}{value}:{taint.effect}")
     return None
+
+
+def open_to(request: PlacementRequest, node: NodeView) -> bool:
+    """Whether selectors and taints let pods of this request onto the node at all.
+
+    Taints that a node has while it is cordoned or not ready are passed over: they go.
+    """
+    lasting = (taint for taint in node.taints if not taint.key.startswith(_PASSING_TAINTS))
+    return _selection(request, node) is None and all(
+        taint.effect not in _REPELLING or tolerates(request, taint) for taint in lasting
+    )
 
 
 def tolerates(request: PlacementRequest, taint: Taint) -> bool:

@@ -19,6 +19,7 @@ from shardwright.api.status import (
     NextEngine,
     PlanStatus,
     ServingEngine,
+    StageMemory,
     StepStatus,
 )
 from shardwright.plan.chain import DOING
@@ -29,6 +30,7 @@ from shardwright.plan.revisions import Revision
 from shardwright.plan.rollout import Wish
 from shardwright.plan.situation import Decision, Findings, Situation
 from shardwright.plan.times import stamp
+from shardwright.resolved import StageRoom
 
 MESSAGE_LIMIT = 2000
 
@@ -43,7 +45,7 @@ def report(situation: Situation, decision: Decision, outcome: Outcome) -> LLMDep
     return LLMDeploymentStatus(
         observed_generation=situation.deployment.generation,
         conditions=[_timed(situation, say) for say in conditions(situation, decision, outcome)],
-        plan=_plan(findings.target, replicas),
+        plan=_plan(findings.target, findings.better, replicas),
         engine=_engine(findings, outcome, memory),
         groups=[
             _group(wish, groups.get((wish.index, wish.incarnation)), findings, outcome)
@@ -115,10 +117,11 @@ def _timed(situation: Situation, say: Say) -> Condition:
     )
 
 
-def _plan(target: Revision | None, replicas: int) -> PlanStatus | None:
+def _plan(target: Revision | None, better: str, replicas: int) -> PlanStatus | None:
     if target is None:
         return None
     resolved = target.resolved
+    room = resolved.room
     world = resolved.tensor * resolved.pipeline
     return PlanStatus(
         world_size=world,
@@ -126,10 +129,34 @@ def _plan(target: Revision | None, replicas: int) -> PlanStatus | None:
         tensor=resolved.tensor,
         pipeline=resolved.pipeline,
         gpu_product=resolved.spec.gpu.product,
+        weights=resolved.spec.quantization.weights,
+        kv_cache=resolved.spec.quantization.kv_cache,
+        chosen=list(resolved.asked.open) if resolved.asked is not None else [],
         image=resolved.image,
         commit=resolved.commit,
-        reasons=list(resolved.reasons),
+        reasons=[_short(reason, 500) for reason in resolved.reasons],
+        runner_up=resolved.chosen.runner_up if resolved.chosen is not None else "",
+        better=better,
+        kv_tokens=max(0, room.kv_tokens) if room is not None else 0,
+        constants=room.constants if room is not None else "",
+        per_gpu=[_stage(stage) for stage in room.stages] if room is not None else [],
     )
+
+
+def _stage(stage: StageRoom) -> StageMemory:
+    return StageMemory(
+        stage=stage.stage,
+        layers=stage.layers,
+        weights_gib=_gib(stage.weights),
+        activation_gib=_gib(stage.activation),
+        runtime_gib=_gib(stage.runtime),
+        kv_cache_gib=_gib(stage.kv_cache),
+        kv_tokens=max(0, stage.kv_tokens),
+    )
+
+
+def _gib(count: int) -> float:
+    return round(count / 2**30, 2)
 
 
 def _engine(findings: Findings, outcome: Outcome, memory: Memory) -> EngineStatus | None:

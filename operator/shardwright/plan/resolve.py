@@ -6,11 +6,14 @@ another default level list or an upstream push makes no new revision and rolls n
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from shardwright.api.asked import AskedSpec
 from shardwright.api.settings import Settings
-from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.api.spec import CommonSpec, LLMDeploymentSpec
 from shardwright.observe.quantity import to_millis, to_whole
 from shardwright.observe.world import ClaimView, Record, Resources
-from shardwright.resolved import Artifact, Resolved
+from shardwright.resolved import Artifact, Chosen, Resolved, Room
 from shardwright.runner.contract import (
     SOURCE,
     STEP_MODEL,
@@ -25,24 +28,34 @@ from shardwright.runtimes.base import EngineRuntime, ModelSource
 PVC = "pvc://"
 
 
-def model_inputs(spec: LLMDeploymentSpec) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What is kept of the planner's answer; `asked` and `chosen` only where fields were open."""
+
+    asked: AskedSpec | None = None
+    chosen: Chosen | None = None
+    room: Room | None = None
+    reasons: tuple[str, ...] = ()
+
+
+def model_inputs(spec: CommonSpec) -> dict[str, object]:
     """What a model artifact is keyed by: its uri as written (and, by its folder, the claim)."""
     return {"uri": spec.model.uri}
 
 
-def model_key(spec: LLMDeploymentSpec) -> str:
+def model_key(spec: CommonSpec) -> str:
     """Key of the fetched model."""
     return artifact_key(STEP_MODEL, model_inputs(spec))
 
 
-def source_claim(spec: LLMDeploymentSpec) -> str:
+def source_claim(spec: CommonSpec) -> str:
     """The claim that a pvc:// model lives on, or an empty string."""
     if not spec.model.uri.startswith(PVC):
         return ""
     return spec.model.uri[len(PVC) :].split("/", 1)[0]
 
 
-def model_folder(spec: LLMDeploymentSpec) -> str:
+def model_folder(spec: CommonSpec) -> str:
     """Where pods find the model's files.
 
     A pvc:// model is used in place; everything else was fetched into the store.
@@ -66,7 +79,7 @@ def pinned_uri(uri: str, commit: str) -> str:
     return uri
 
 
-def model_artifact(spec: LLMDeploymentSpec, settings: Settings, commit: str = "") -> Artifact:
+def model_artifact(spec: CommonSpec, settings: Settings, commit: str = "") -> Artifact:
     """The fetch of the model; it runs in the operator's own image and takes no GPU."""
     return Artifact(
         step=STEP_MODEL,
@@ -88,7 +101,7 @@ def model_artifact(spec: LLMDeploymentSpec, settings: Settings, commit: str = ""
 
 
 def image_of(
-    spec: LLMDeploymentSpec, runtime: EngineRuntime, settings: Settings, previous: Resolved | None
+    spec: CommonSpec, runtime: EngineRuntime, settings: Settings, previous: Resolved | None
 ) -> str:
     """The image that will run: the user's, else what was resolved before, else the known one."""
     engine = spec.engine
@@ -102,7 +115,7 @@ def image_of(
     return mirrored or runtime.known_image(engine.version) or ""
 
 
-def commit_of(spec: LLMDeploymentSpec, record: Record, previous: Resolved | None) -> str:
+def commit_of(spec: CommonSpec, record: Record, previous: Resolved | None) -> str:
     """The model's commit: resolved once for a uri on a claim, then kept."""
     if (
         previous is not None
@@ -123,8 +136,12 @@ def resolve(
     facts: ModelFacts,
     restarted_at: str,
     previous: Resolved | None,
+    planned: Planned = Planned(),
 ) -> Resolved:
-    """Everything that is not in the spec, worked out once and then kept."""
+    """Everything that is not in the spec, worked out once and then kept.
+
+    `planned` is what the planner said of the spec, its user's own words included.
+    """
     image = image_of(spec, runtime, settings, previous)
     commit = commit_of(spec, record, previous)
     model = ModelSource(key=model_key(spec), commit=commit, folder=model_folder(spec), facts=facts)
@@ -158,4 +175,8 @@ def resolve(
             else settings.fabric_profiles.get(spec.pod.fabric_profile)
         ),
         restarted_at=restarted_at,
+        reasons=planned.reasons,
+        asked=planned.asked,
+        chosen=planned.chosen,
+        room=planned.room,
     )

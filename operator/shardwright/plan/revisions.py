@@ -13,11 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shardwright.api.changes import hashed_spec
+from shardwright.api.asked import AskedSpec
+from shardwright.api.changes import hashed_spec, hashed_wish
 from shardwright.api.settings import FabricProfile
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.observe.world import Record, RecordState, Resources, RevisionView
-from shardwright.resolved import Artifact, Resolved
+from shardwright.resolved import Artifact, Chosen, Resolved, Room, StageRoom
 from shardwright.runner.contract import STEP_PROOF, Command, ModelFacts, canonical
 
 DATA_VERSION = 1
@@ -31,7 +32,8 @@ class Revision:
     """A revision with its data read: name, number and what it resolves to.
 
     `wish` is worked out from the data as today's models read them, so that a field that a newer
-    operator brings, with its default, makes no new revision of an old wish.
+    operator brings, with its default, makes no new revision of an old wish. `pinned` is the wish of
+    somebody who writes down all that was chosen: it means this revision too, and rolls nothing.
     """
 
     name: str
@@ -39,11 +41,25 @@ class Revision:
     number: int
     resolved: Resolved
     wish: str = ""
+    pinned: str = ""
+
+    def means(self, wish: str) -> bool:
+        """Whether a wish asks for this revision."""
+        return wish in (self.wish, self.pinned)
 
 
 def spec_digest(spec: LLMDeploymentSpec) -> str:
     """SHA-256 over the fields that change a pod, in hex."""
-    return hashlib.sha256(canonical(hashed_spec(spec)).encode()).hexdigest()
+    return _digest(hashed_spec(spec))
+
+
+def asked_digest(spec: AskedSpec) -> str:
+    """The same of a user's spec; without open fields it is the digest of what it says."""
+    return _digest(hashed_wish(spec))
+
+
+def _digest(hashed: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(hashed).encode()).hexdigest()
 
 
 def wish_of(digest: str, restarted_at: str, claim_uid: str) -> str:
@@ -56,14 +72,20 @@ def wish_of(digest: str, restarted_at: str, claim_uid: str) -> str:
 
 
 def dump(resolved: Resolved) -> dict[str, Any]:
-    """The data of a ControllerRevision."""
+    """The data of a ControllerRevision.
+
+    What only planned specs have stands under keys of its own, absent otherwise. The model's config
+    is left to the model's record.
+    """
+    facts = asdict(resolved.facts)
+    del facts["config"]
     return {
         "version": DATA_VERSION,
         "spec": resolved.spec.model_dump(by_alias=True, mode="json"),
         "claimUID": resolved.claim_uid,
         "image": resolved.image,
         "commit": resolved.commit,
-        "facts": asdict(resolved.facts),
+        "facts": facts,
         "artifacts": [asdict(artifact) for artifact in resolved.artifacts],
         "serve": {"step": resolved.serve_step, "key": resolved.serve_key},
         "proof": {"key": resolved.proof_key, "inputs": dict(resolved.proof_inputs)},
@@ -73,7 +95,19 @@ def dump(resolved: Resolved) -> dict[str, Any]:
         else None,
         "restartedAt": resolved.restarted_at,
         "reasons": list(resolved.reasons),
+        **_planned(resolved),
     }
+
+
+def _planned(resolved: Resolved) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    if resolved.asked is not None:
+        data["asked"] = resolved.asked.model_dump(by_alias=True, mode="json", exclude_none=True)
+    if resolved.chosen is not None:
+        data["chosen"] = asdict(resolved.chosen)
+    if resolved.room is not None:
+        data["room"] = asdict(resolved.room)
+    return data
 
 
 def load(data: Mapping[str, Any]) -> Resolved:
@@ -93,7 +127,7 @@ def load(data: Mapping[str, Any]) -> Resolved:
         claim_uid=data["claimUID"],
         image=data["image"],
         commit=data["commit"],
-        facts=ModelFacts(**data["facts"]),
+        facts=ModelFacts.read(data["facts"]),
         artifacts=tuple(_artifact(raw) for raw in data["artifacts"]),
         serve_step=data["serve"]["step"],
         serve_key=data["serve"]["key"],
@@ -103,7 +137,14 @@ def load(data: Mapping[str, Any]) -> Resolved:
         fabric=FabricProfile.model_validate(fabric) if fabric else None,
         restarted_at=data["restartedAt"],
         reasons=tuple(data["reasons"]),
+        asked=AskedSpec.read(data["asked"]) if "asked" in data else None,
+        chosen=Chosen(**data["chosen"]) if "chosen" in data else None,
+        room=_room(data["room"]) if "room" in data else None,
     )
+
+
+def _room(raw: Mapping[str, Any]) -> Room:
+    return Room(tuple(StageRoom(**stage) for stage in raw["stages"]), raw["constants"])
 
 
 def _artifact(raw: Mapping[str, Any]) -> Artifact:
@@ -127,9 +168,19 @@ def read(view: RevisionView) -> Revision:
     Raises:
         ValueError: When the data cannot be read.
     """
-    resolved = load(view.data)
-    wish = wish_of(spec_digest(resolved.spec), resolved.restarted_at, resolved.claim_uid)
-    return Revision(view.name, view.uid, view.number, resolved, wish)
+    return revision_of(view.name, view.uid, view.number, load(view.data))
+
+
+def revision_of(name: str, uid: str, number: int, resolved: Resolved) -> Revision:
+    """A revision with the wishes that mean it."""
+
+    def wish(digest: str) -> str:
+        return wish_of(digest, resolved.restarted_at, resolved.claim_uid)
+
+    pinned = wish(spec_digest(resolved.spec))
+    asked = resolved.asked
+    own = pinned if asked is None else wish(asked_digest(asked))
+    return Revision(name, uid, number, resolved, own, pinned)
 
 
 def proven(resolved: Resolved, records: Records) -> bool:

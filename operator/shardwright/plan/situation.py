@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from shardwright.api.asked import AskedSpec
 from shardwright.api.settings import Settings
-from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.api.spec import CommonSpec
 from shardwright.api.status import LLMDeploymentStatus
 from shardwright.observe.world import (
     ClaimView,
@@ -21,6 +22,7 @@ from shardwright.observe.world import (
     Record,
 )
 from shardwright.plan.chain import Chain
+from shardwright.plan.fleets import Fleets
 from shardwright.plan.groups import Group
 from shardwright.plan.inventory import Product
 from shardwright.plan.memory import Memory
@@ -44,7 +46,7 @@ class Situation:
     jitter: float
     settings: Settings
     deployment: DeploymentView
-    spec: LLMDeploymentSpec | None
+    spec: AskedSpec | None
     spec_error: str
     spec_digest: str
     status: LLMDeploymentStatus
@@ -58,6 +60,7 @@ class Situation:
     nodes: Mapping[str, NodeView]
     fleet_lost: bool = False
     products: Mapping[str, Product] | None = None  # of `nodes`, when somebody counted them already
+    fleets: Fleets | None = None  # of `nodes` for this spec, likewise
     unreadable: tuple[str, ...] = ()  # revisions that this operator cannot read, and why
 
     @property
@@ -110,7 +113,7 @@ class CreateStep:
 
     artifact: Artifact
     attempt: int
-    spec: LLMDeploymentSpec
+    spec: CommonSpec
     claim: ClaimView
 
 
@@ -136,7 +139,7 @@ class PlaceStep:
     job: JobView
     artifact: Artifact
     avoid: tuple[str, ...]
-    spec: LLMDeploymentSpec
+    spec: CommonSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +225,7 @@ class Findings:
     leaving: int = 0  # pods on their way out
     rebuild_reason: str = ""
     model: Record | None = None
+    better: str = ""  # a plan that has become possible and is not acted on
 
     def to_be_proven(self, revision: str, group: Group | None) -> bool:
         """Whether a replica of this revision is the candidate: the target's, not let in yet."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwright.api.names import API_VERSION, GPU_RESOURCE, KIND, LABEL_MANAGED_BY, MANAGED_BY
-from shardwright.api.spec import LLMDeploymentSpec, Toleration
+from shardwright.api.spec import CommonSpec, Toleration
 from shardwright.plan.resolve import source_claim
 from shardwright.runner.contract import (
     ENV_NODE_NAME,
@@ -110,12 +110,12 @@ def tolerations(asked: list[Toleration]) -> list[Manifest]:
     return found
 
 
-def node_selector(spec: LLMDeploymentSpec) -> dict[str, str]:
+def node_selector(spec: CommonSpec) -> dict[str, str]:
     """The user's node labels, and one that every node has."""
     return {**BASE_NODE_SELECTOR, **spec.placement.node_selector}
 
 
-def pod_settings(spec: LLMDeploymentSpec) -> Manifest:
+def pod_settings(spec: CommonSpec) -> Manifest:
     """Fields of a pod's spec that serving pods and step pods take from the user alike."""
     pod = spec.pod
     return {
@@ -159,7 +159,7 @@ def container_security(capabilities: list[str] | None = None) -> Manifest:
 
 
 def volumes(
-    spec: LLMDeploymentSpec, *, shm: str, scratch: str, runner: str, source: bool
+    spec: CommonSpec, *, shm: str, scratch: str, runner: str, source: bool
 ) -> list[Manifest]:
     """Volumes of a pod; `shm` and `scratch` are quantities, `runner` a ConfigMap; empty is none."""
     other = source_claim(spec) if source else ""

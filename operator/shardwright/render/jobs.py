@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from shardwright.api import names
 from shardwright.api.settings import Settings
-from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.api.spec import CommonSpec
 from shardwright.observe.world import ClaimView, Resources
 from shardwright.plan.resolve import model_folder
 from shardwright.render import common
@@ -30,7 +30,7 @@ SHM = "8Gi"
 
 
 def step_request(
-    artifact: Artifact, spec: LLMDeploymentSpec, deployment: str, settings: Settings
+    artifact: Artifact, spec: CommonSpec, deployment: str, settings: Settings
 ) -> StepRequest:
     """What the runner in the step's pod is asked to do.
 
@@ -57,7 +57,7 @@ def step_job(
     *,
     attempt: int,
     owners: Sequence[Owner],
-    spec: LLMDeploymentSpec,
+    spec: CommonSpec,
     claim: ClaimView,
     settings: Settings,
     runner_config_map: str,

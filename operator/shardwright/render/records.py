@@ -56,13 +56,16 @@ def record_body(record: Record, claim: ClaimView) -> Manifest:
 
 
 def _data(record: Record) -> dict[str, str]:
+    facts = asdict(record.facts) if record.facts else {}
     data = {
         "step": record.step,
         "key": record.key,
         "state": record.state.value,
         "inputs": _readable(record.inputs),
         "commit": record.commit,
-        "facts": _readable(asdict(record.facts)) if record.facts else "",
+        # A key of its own: an operator that does not know it yet reads the facts all the same.
+        "config": facts.pop("config", ""),
+        "facts": _readable(facts) if facts else "",
         "totalBytes": str(record.total_bytes) if record.total_bytes else "",
         "reason": record.reason,
         "message": record.message,

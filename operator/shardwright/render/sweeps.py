@@ -10,7 +10,7 @@ from typing import Any
 
 from shardwright.api import names
 from shardwright.api.settings import Settings
-from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.api.spec import CommonSpec
 from shardwright.observe.world import ClaimView, Record
 from shardwright.plan.collection import Mark, Note, Revive
 from shardwright.render import common
@@ -46,7 +46,7 @@ def sweep_job(
     action: str,
     claim: ClaimView,
     settings: Settings,
-    spec: LLMDeploymentSpec | None,
+    spec: CommonSpec | None,
 ) -> Manifest:
     """The Job of one sweep.
 
@@ -122,7 +122,7 @@ def sweep_job(
     }
 
 
-def _pod_settings(spec: LLMDeploymentSpec | None) -> Manifest:
+def _pod_settings(spec: CommonSpec | None) -> Manifest:
     if spec is not None:
         found = common.pod_settings(spec)
         # a sweep pushes nobody aside

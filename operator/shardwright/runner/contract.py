@@ -298,7 +298,8 @@ class ModelFacts:
     Sizes are counts; `bytes` is the size of the fetched weights on disk, 0 when unknown.
     `quantization` is the method of a checkpoint that comes quantized ("gptq", "awq", "fp8", …) or
     empty. `experts` is 0 for dense models. `remote_code`: the folder brings Python code that its
-    config asks to be executed (`auto_map`).
+    config asks to be executed (`auto_map`). `config` is the part of config.json that sizes follow
+    from (`config_keys.pack_config`); empty when an earlier version fetched it or it is too long.
     """
 
     architecture: str
@@ -315,6 +316,17 @@ class ModelFacts:
     experts: int = 0
     bytes: int = 0
     remote_code: bool = False
+    config: str = ""
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> ModelFacts:
+        """Facts as another version wrote them: what it knows and we do not is passed over.
+
+        Raises:
+            TypeError: A field without a default is missing.
+        """
+        known = {item.name for item in fields(cls)}
+        return cls(**{name: value for name, value in raw.items() if name in known})
 
 
 @dataclass(frozen=True)
@@ -435,7 +447,7 @@ def _shaped(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
     if kind is Manifest:
         shaped["files"] = {name: FileEntry(**entry) for name, entry in values["files"].items()}
     if shaped.get("facts") is not None:
-        shaped["facts"] = ModelFacts(**shaped["facts"])
+        shaped["facts"] = ModelFacts.read(shaped["facts"])
     return shaped
 
 

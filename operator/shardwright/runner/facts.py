@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shardwright.runner.config_keys import kept_config, pack_config
 from shardwright.runner.contract import ModelFacts
 from shardwright.runner.jsonfile import JsonFileError, read_object
 from shardwright.runner.verify import inside
@@ -101,6 +102,7 @@ def facts_of(
         experts=_count(text, _EXPERTS, _MOST["experts"], default=0),
         bytes=total_bytes,
         remote_code=bool(config.get("auto_map") or text.get("auto_map")),
+        config=pack_config(kept_config(config, modelopt)),
     )
 
 

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from shardwright.runner.config_keys import kept_config, pack_config
 from shardwright.runner.contract import ModelFacts
 
 FOLDER = Path(__file__).resolve().parents[2] / "models"
@@ -60,4 +61,5 @@ def facts(model: Model) -> ModelFacts:
         quantization=str(quantization.get("quant_method", "")),
         experts=int(config.get("num_local_experts") or config.get("num_experts") or 0),
         bytes=model.bytes,
+        config=pack_config(kept_config(config, {})),
     )

@@ -1,0 +1,270 @@
+"""The spec as a user writes it: shape, precision and GPU product may be left to the planner.
+
+`AskedSpec` is the source of the CRD's schema. What it leaves open is chosen once the model's facts
+are known; the result is an `LLMDeploymentSpec`, in which nothing is open, and all that renders and
+builds works with that one alone.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from shardwright.api.model import Model
+from shardwright.api.rules import Rule
+from shardwright.api.scalars import Int
+from shardwright.api.serving import (
+    Calibration,
+    DType,
+    GPUSpec,
+    KVPrecision,
+    Parallelism,
+    Quantization,
+    WeightPrecision,
+)
+from shardwright.api.spec import CommonSpec, LLMDeploymentSpec, StagePlacement
+
+MAX_TENSOR = 1024
+MAX_PIPELINE = 256
+
+
+class AskedWeights(StrEnum):
+    """`WeightPrecision`, or Auto: the planner chooses."""
+
+    AUTO = "Auto"
+    NONE = WeightPrecision.NONE.value
+    FP8 = WeightPrecision.FP8.value
+    INT4_AWQ = WeightPrecision.INT4_AWQ.value
+    INT4_GPTQ = WeightPrecision.INT4_GPTQ.value
+    INT8_SMOOTHQUANT = WeightPrecision.INT8_SMOOTHQUANT.value
+    INT8 = WeightPrecision.INT8.value
+    W4A8_AWQ = WeightPrecision.W4A8_AWQ.value
+    NVFP4 = WeightPrecision.NVFP4.value
+
+
+class AskedKVCache(StrEnum):
+    """`KVPrecision`, or Auto: the planner chooses."""
+
+    AUTO = "Auto"
+    NONE = KVPrecision.NONE.value
+    FP8 = KVPrecision.FP8.value
+    INT8 = KVPrecision.INT8.value
+
+
+class Objective(StrEnum):
+    """What the planner makes best."""
+
+    LATENCY = "Latency"
+    THROUGHPUT = "Throughput"
+    BALANCED = "Balanced"
+    OFFLINE = "Offline"
+
+
+class AskedParallelism(Model):
+    """How one replica is split. World size = tensor × pipeline."""
+
+    tensor: Int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_TENSOR,
+        description="Tensor-parallel ranks: GPUs of one NVLink domain. Left out: chosen.",
+    )
+    pipeline: Int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_PIPELINE,
+        description="Pipeline-parallel stages: one pod each. Left out: chosen.",
+    )
+
+
+class AskedQuantization(Model):
+    """Precision of weights and KV cache; left out, None beside a given shape and Auto otherwise."""
+
+    weights: AskedWeights | None = Field(
+        default=None, description="Precision of the weights; Auto lets the planner choose."
+    )
+    kv_cache: AskedKVCache | None = Field(
+        default=None, description="Precision of the KV cache; Auto lets the planner choose."
+    )
+    calibration: Calibration = Field(
+        default_factory=Calibration, description="Calibration of the quantized weights."
+    )
+
+
+class WorkloadSpec(Model):
+    """The load that is planned for; beside a given shape it is only compared with the plan."""
+
+    objective: Objective | None = Field(
+        default=None,
+        description="Latency, Throughput (for each GPU), Balanced (the default) or Offline.",
+    )
+    concurrency: Int | None = Field(
+        default=None, ge=1, le=1048576, description="Requests in flight over all replicas."
+    )
+    input_len: Int | None = Field(
+        default=None, ge=1, le=16777216, description="Tokens of a usual prompt."
+    )
+    output_len: Int | None = Field(
+        default=None, ge=1, le=16777216, description="Tokens of a usual answer."
+    )
+
+
+_TOO_LONG = "workload.inputLen + workload.outputLen exceed engine.limits.maxSeqLen"
+_FIX = "raise maxSeqLen or shorten the workload"
+_PROMPT = "workload.inputLen exceeds engine.limits.maxInputLen"
+
+
+class AskedSpec(CommonSpec):
+    """What a user asks for."""
+
+    gpu: GPUSpec | None = Field(
+        default=None, description="The GPUs. Left out, the planner chooses among the cluster's."
+    )
+    parallelism: AskedParallelism | None = Field(
+        default=None,
+        description="How one replica is split. What is left out is chosen once the model is known.",
+    )
+    quantization: AskedQuantization = Field(
+        default_factory=AskedQuantization, description="Precision of weights and KV cache."
+    )
+    workload: WorkloadSpec | None = Field(
+        default=None, description="The load that decides what is chosen for open fields."
+    )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.workload) || !has(self.workload.inputLen) || "
+            "self.workload.inputLen <= self.engine.limits.maxInputLen",
+            f"{_PROMPT}: raise maxInputLen or shorten the workload",
+            message_expression=f"'{_PROMPT} %d: raise maxInputLen or shorten the workload'"
+            ".format([self.engine.limits.maxInputLen])",
+            field_path=".workload",
+        ),
+        Rule(
+            "!has(self.workload) || (has(self.workload.inputLen) ? self.workload.inputLen : 0) + "
+            "(has(self.workload.outputLen) ? self.workload.outputLen : 0) "
+            "<= self.engine.limits.maxSeqLen",
+            f"{_TOO_LONG}: {_FIX}",
+            message_expression=f"'{_TOO_LONG} %d: {_FIX}'.format([self.engine.limits.maxSeqLen])",
+            field_path=".workload",
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _workload_fits_the_limits(self) -> AskedSpec:
+        load, limits = self.workload, self.engine.limits
+        if load is None:
+            return self
+        if (load.input_len or 0) > limits.max_input_len:
+            raise ValueError(
+                f"{_PROMPT} {limits.max_input_len}: raise maxInputLen or shorten the workload"
+            )
+        if (load.input_len or 0) + (load.output_len or 0) > limits.max_seq_len:
+            raise ValueError(f"{_TOO_LONG} {limits.max_seq_len}: {_FIX}")
+        return self
+
+    @property
+    def product(self) -> str | None:
+        """The GPU product asked for; None while it is open."""
+        return self.gpu.product if self.gpu is not None else None
+
+    @property
+    def tensor(self) -> int | None:
+        """Tensor-parallel ranks; None while they are open."""
+        return self.parallelism.tensor if self.parallelism is not None else None
+
+    @property
+    def pipeline(self) -> int | None:
+        """Pipeline stages; None while they are open."""
+        return self.parallelism.pipeline if self.parallelism is not None else None
+
+    @property
+    def weights(self) -> WeightPrecision | None:
+        """Precision of the weights; None while it is open."""
+        asked = self.quantization.weights or self._precision_left_out
+        return None if asked == AskedWeights.AUTO else WeightPrecision(asked.value)
+
+    @property
+    def kv_cache(self) -> KVPrecision | None:
+        """Precision of the KV cache; None while it is open."""
+        asked = self.quantization.kv_cache or self._precision_left_out
+        return None if asked == AskedKVCache.AUTO else KVPrecision(asked.value)
+
+    @property
+    def _precision_left_out(self) -> AskedWeights:
+        given = self.tensor is not None and self.pipeline is not None
+        return AskedWeights.NONE if given else AskedWeights.AUTO
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """The fields that the planner chooses, as the manifest names them."""
+        asked = {
+            "gpu.product": self.product,
+            "parallelism.tensor": self.tensor,
+            "parallelism.pipeline": self.pipeline,
+            "quantization.weights": self.weights,
+            "quantization.kvCache": self.kv_cache,
+        }
+        return tuple(name for name, value in asked.items() if value is None)
+
+    def filled(
+        self,
+        *,
+        product: str = "",
+        tensor: int = 0,
+        pipeline: int = 0,
+        weights: WeightPrecision = WeightPrecision.NONE,
+        kv_cache: KVPrecision = KVPrecision.NONE,
+        dtype: DType | None = None,
+        stages: StagePlacement | None = None,
+    ) -> LLMDeploymentSpec:
+        """The spec with these values in its open fields; what is given stays as it is.
+
+        Args:
+            product: GPU product.
+            tensor: Tensor-parallel ranks.
+            pipeline: Pipeline stages.
+            weights: Precision of the weights.
+            kv_cache: Precision of the KV cache.
+            dtype: Replaces a dtype of Auto.
+            stages: Replaces a placement of stages that is Auto.
+
+        Raises:
+            ValueError: A field is open and no value is given for it.
+        """
+        model, placement = self.model, self.placement
+        if dtype is not None and model.dtype is DType.AUTO:
+            model = model.model_copy(update={"dtype": dtype})
+        if stages is not None and placement.pipeline_stages is StagePlacement.AUTO:
+            placement = placement.model_copy(update={"pipeline_stages": stages})
+        common: dict[str, Any] = {name: getattr(self, name) for name in CommonSpec.model_fields}
+        return LLMDeploymentSpec(
+            **{**common, "model": model, "placement": placement},
+            gpu=GPUSpec(product=self.product or product),
+            parallelism=Parallelism(
+                tensor=self.tensor or tensor, pipeline=self.pipeline or pipeline
+            ),
+            quantization=Quantization(
+                weights=self.weights or weights,
+                kv_cache=self.kv_cache or kv_cache,
+                calibration=self.quantization.calibration,
+            ),
+        )
+
+
+def asked_of(spec: LLMDeploymentSpec) -> AskedSpec:
+    """A spec without open fields in a user's words."""
+    common: dict[str, Any] = {name: getattr(spec, name) for name in CommonSpec.model_fields}
+    return AskedSpec(
+        **common,
+        gpu=spec.gpu,
+        parallelism=AskedParallelism(
+            tensor=spec.parallelism.tensor, pipeline=spec.parallelism.pipeline
+        ),
+        quantization=AskedQuantization(
+            weights=AskedWeights(spec.quantization.weights.value),
+            kv_cache=AskedKVCache(spec.quantization.kv_cache.value),
+            calibration=spec.quantization.calibration,
+        ),
+    )

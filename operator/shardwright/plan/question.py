@@ -1,0 +1,140 @@
+"""A spec with open fields as a question to the planner, and plans in a few words."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from shardwright.api.asked import AskedSpec
+from shardwright.api.serving import EngineSpec, WeightPrecision
+from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.runner.config_keys import unpack_config
+from shardwright.runner.contract import ModelFacts
+from shardwright.runtimes.base import Refusal
+from shardwright.sizing.config_json import load_json, model_from_config
+from shardwright.sizing.model import Model
+from shardwright.sizing.question import Limits, Objective, Workload
+from shardwright.sizing.result import Candidate
+from shardwright.sizing.shape import EngineSettings, Shape
+
+_USUAL_INPUT, _USUAL_OUTPUT, _USUAL_CONCURRENCY = 2048, 512, 64
+
+
+def model_of(facts: ModelFacts, uri: str) -> Model | Refusal:
+    """The model's geometry, read by the planner's own parser from what the fetch reported."""
+    if not facts.config:
+        return Refusal(
+            "ModelNotKnown",
+            f"spec.model.uri {uri}: its config.json is not kept beside its facts (an earlier "
+            "version fetched it, or it is too long), so its memory cannot be worked out; give "
+            "spec.parallelism and spec.gpu, or delete the model's record to fetch it again",
+        )
+    try:
+        return _model(facts.config, _name(uri), facts.bytes)
+    except ValueError as error:
+        return Refusal(
+            "ModelNotKnown",
+            f"spec.model.uri {uri}: {error}; or give spec.parallelism, quantization and gpu",
+        )
+
+
+def _name(uri: str) -> str:
+    return uri.split("://", 1)[-1].split("@", 1)[0]
+
+
+@lru_cache(maxsize=256)
+def _model(config: str, name: str, total: int) -> Model:
+    index = {"metadata": {"total_size": total}} if total else None
+    return model_from_config(load_json(unpack_config(config)), name=name, index=index)
+
+
+def engine_settings(engine: EngineSpec) -> EngineSettings:
+    """The part of an engine that decides memory."""
+    limits = engine.limits
+    return EngineSettings(
+        runtime=engine.runtime.value,
+        version=engine.version,
+        backend=engine.backend.value,
+        memory_fraction=limits.gpu_memory_fraction,
+        max_seq_len=limits.max_seq_len,
+        max_num_tokens=limits.max_num_tokens,
+        max_batch_size=limits.max_batch_size,
+    )
+
+
+def limits_of(asked: AskedSpec, replicas: int | None) -> Limits:
+    """What the spec fixes; groups of experts and attention have no fields yet."""
+    return Limits(
+        weights=asked.weights,
+        kv_cache=asked.kv_cache,
+        tensor=asked.tensor,
+        pipeline=asked.pipeline,
+        expert=1,
+        attention_data=1,
+        product=asked.product,
+        replicas=replicas,
+    )
+
+
+def workload_of(asked: AskedSpec) -> Workload:
+    """The load, with usual lengths for what is left out, shortened to the engine's limits."""
+    load, limits = asked.workload, asked.engine.limits
+    longest = limits.max_seq_len
+    given_in = load.input_len if load is not None else None
+    given_out = load.output_len if load is not None else None
+    room = longest - (given_out or min(_USUAL_OUTPUT, max(1, longest // 5)))
+    input_len = given_in or max(1, min(_USUAL_INPUT, limits.max_input_len, room))
+    return Workload(
+        objective=Objective((load.objective if load else None) or Objective.BALANCED),
+        concurrency=(load.concurrency if load else None) or _USUAL_CONCURRENCY,
+        input_len=input_len,
+        output_len=given_out or max(1, min(_USUAL_OUTPUT, longest - input_len)),
+    )
+
+
+def same_question(old: AskedSpec, new: AskedSpec) -> bool:
+    """Whether two specs ask the planner the same, so that what was chosen is kept.
+
+    The number of replicas is left out: scaling changes no shape.
+    """
+    return _question(old) == _question(new)
+
+
+def _question(asked: AskedSpec) -> tuple[object, ...]:
+    placement = asked.placement
+    return (
+        asked.model.uri,
+        asked.model.dtype,
+        engine_settings(asked.engine),
+        limits_of(asked, None),
+        workload_of(asked),
+        dict(placement.node_selector),
+        tuple(placement.tolerations),
+        placement.pipeline_stages,
+    )
+
+
+def headline(candidate: Candidate) -> str:
+    """A plan in a few words, the same for the same plan."""
+    return _words(
+        candidate.product,
+        candidate.shape,
+        candidate.precision.weights or WeightPrecision.NONE,
+        candidate.precision.kv_cache.value,
+    )
+
+
+def headline_of(spec: LLMDeploymentSpec) -> str:
+    """The same of a spec."""
+    return _words(
+        spec.gpu.product,
+        Shape(spec.parallelism.tensor, spec.parallelism.pipeline),
+        spec.quantization.weights,
+        spec.quantization.kv_cache.value,
+    )
+
+
+def _words(product: str, shape: Shape, weights: WeightPrecision, kv_cache: str) -> str:
+    return (
+        f"tensor {shape.tensor} × pipeline {shape.pipeline} on {product}, weights {weights.value}, "
+        f"KV cache {kv_cache}"
+    )
