@@ -6,8 +6,9 @@ import signal
 from dataclasses import replace
 
 import pytest
+from tests.support.serving import REQUEST
 
-from shardwright.runner.contract import Command, Report, ServeRequest, decode, encode_report
+from shardwright.runner.contract import Report, decode, encode_report
 from shardwright.runner.serve.cause import (
     Cause,
     first_cause,
@@ -18,24 +19,6 @@ from shardwright.runner.serve.cause import (
     rank_ended,
     report,
     server_ended,
-)
-
-REQUEST = ServeRequest(
-    deployment="m",
-    replica=0,
-    incarnation=1,
-    stage=1,
-    tensor=2,
-    pipeline=2,
-    step="engine",
-    key="0" * 16,
-    artifact="/a",
-    model_folder="/m",
-    served_name="m",
-    product="",
-    command=Command("trtllm-llmapi-launch", ("x",)),
-    config={},
-    peers=("a", "b"),
 )
 
 

@@ -6,26 +6,11 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.support.serving import REQUEST as BASE
 
 from shardwright.runner.contract import Command, ServeRequest, decode, encode
 
-REQUEST = ServeRequest(
-    deployment="m",
-    replica=0,
-    incarnation=1,
-    stage=0,
-    tensor=8,
-    pipeline=2,
-    step="engine",
-    key="0" * 16,
-    artifact="/a",
-    model_folder="/m",
-    served_name="m",
-    product="",
-    command=Command("trtllm-llmapi-launch", ("x",)),
-    config={},
-    peers=("a", "b"),
-)
+REQUEST = replace(BASE, stage=0, tensor=8)
 ADDED = (
     "channel_port",
     "launch",

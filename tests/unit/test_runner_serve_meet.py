@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from tests.runner.serve_world import ROOT
+from tests.support.serving import REQUEST as BASE
 
-from shardwright.runner.contract import Command, ServeRequest
 from shardwright.runner.serve.channel import ChannelServer
 from shardwright.runner.serve.handshake import Identity, Session
 from shardwright.runner.serve.meet import (
@@ -43,24 +43,7 @@ from shardwright.runner.serve.secret import Token
 from shardwright.runner.serve.shm import remove_leftovers
 
 TOKEN = Token(b"t" * 40)
-REQUEST = ServeRequest(
-    deployment="m",
-    replica=0,
-    incarnation=4,
-    stage=1,
-    tensor=2,
-    pipeline=2,
-    step="engine",
-    key="0" * 16,
-    artifact="/a",
-    model_folder="/m",
-    served_name="m",
-    product="",
-    command=Command("trtllm-llmapi-launch", ("x",)),
-    config={},
-    peers=("127.0.0.1", "m-1"),
-    peer_timeout_seconds=2,
-)
+REQUEST = replace(BASE, incarnation=4, peers=("127.0.0.1", "m-1"), peer_timeout_seconds=2)
 LEADER = replace(REQUEST, stage=0)
 
 
