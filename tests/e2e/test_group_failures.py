@@ -116,7 +116,40 @@ def wait_gone(kube: Kube, gone: set[str], name: str = NAME) -> None:
     )
 
 
+def token(kube: Kube) -> tuple[str, str]:
+    """UID of the leader that owns the only token, and the token as it is stored."""
+    secrets = kube.raw(
+        f"/api/v1/namespaces/{kube.namespace}/secrets", labelSelector=f"{PREFIX}incarnation"
+    )["items"]
+    [secret] = secrets
+    [owner] = secret["metadata"]["ownerReferences"]
+    return owner["uid"], secret["data"]["token"]
+
+
 # A member dies.
+
+
+def test_each_incarnation_has_a_token_of_its_own_that_goes_with_it(
+    running: Operator, kube: Kube, h100s: list[str]
+) -> None:
+    kube.create(NAME)
+    kube.wait_ready(NAME)
+    before = uids(kube)
+    first = token(kube)
+    assert first[0] == member(kube, 0)["metadata"]["uid"]
+    kube.core.delete_namespaced_pod(member(kube, 1)["metadata"]["name"], kube.namespace)
+    wait_gone(kube, before)
+    kube.wait_ready(NAME)
+    path = f"/api/v1/namespaces/{kube.namespace}/secrets"
+    ours = {"labelSelector": f"{PREFIX}incarnation"}
+    kube.wait("the old token is gone", lambda: len(kube.raw(path, **ours)["items"]) == 1)
+    second = token(kube)
+    assert second[0] == member(kube, 0)["metadata"]["uid"]
+    assert first[1] != second[1]
+    kube.custom.delete_namespaced_custom_object(
+        "shardwright.dev", "v1alpha1", kube.namespace, "llmdeployments", NAME
+    )
+    kube.wait("no token is left", lambda: not kube.raw(path, **ours)["items"])
 
 
 def test_a_crashed_worker_takes_its_group_along_once_and_is_named(

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from kubernetes import client
 from tests.support.census import counted
-from tests.support.ending import ending
+from tests.support.ending import ending, token_owners
 from tests.support.forked import ForkedOperator
 from tests.support.kube import H100, H200, Kube
 from tests.support.operator import SETTINGS
@@ -213,6 +213,7 @@ def settled(kube: Kube) -> None:
             all("deletionTimestamp" not in pod["metadata"] for pod in kube.pods(live=False))
             and all(job["status"].get("completionTime") for job in kube.jobs())
             and kube.condition(NAME, "Ready").get("status") == "True"
+            and all(owners == [True] for owners in token_owners(kube))
         ),
         60,
     )

@@ -80,11 +80,28 @@ def ending(kube: Kube, name: str) -> Json:
                 for job in kube.jobs()
             }
         ),
+        "tokens": [one == [True] for one in token_owners(kube)],
         "pods": sorted(
             (_pod(pod, uid, plain) for pod in kube.pods(live=False)),
             key=lambda pod: json.dumps(pod, sort_keys=True),
         ),
     }
+
+
+def token_owners(kube: Kube) -> list[list[bool]]:
+    """For each token's Secret and each of its owners: is it a leader's pod that is there?"""
+    secrets = kube.raw(
+        f"/api/v1/namespaces/{kube.namespace}/secrets", labelSelector=f"{PREFIX}incarnation"
+    )["items"]
+    leaders = {
+        pod["metadata"]["uid"]
+        for pod in kube.pods(live=False)
+        if pod["metadata"]["labels"][f"{PREFIX}stage"] == "0"
+    }
+    return [
+        [owner["uid"] in leaders for owner in secret["metadata"]["ownerReferences"]]
+        for secret in secrets
+    ]
 
 
 def _revision(item: Json, plain: _Plain) -> Any:
@@ -129,12 +146,14 @@ class _Plain:
         self._namespace = namespace
         self._revisions = revisions
         self._pod = re.compile(rf"\b{re.escape(name)}-[0-9a-f]{{4}}-\d+-\d+-(\d+)\b")
+        self._token = re.compile(rf"\b{re.escape(name)}-[0-9a-f]{{4}}-\d+-\d+-token\b")
         self._ranks = re.compile(rf"\b{re.escape(name)}-[0-9a-f]{{4}}-ranks\b")
 
     def json(self, value: Any) -> Any:
         """The value without them."""
         text = json.dumps(value, sort_keys=True)
         text = self._pod.sub(r"pod-of-stage-\1", text)
+        text = self._token.sub("token", text)
         text = self._ranks.sub("ranks", text).replace(self._namespace, "namespace")
         for name, plain in self._revisions.items():
             text = text.replace(name, plain)

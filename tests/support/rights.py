@@ -42,7 +42,7 @@ VERBS: tuple[Right, ...] = (
     *_rights(SERVED, "", "configmaps", "get list watch create patch delete"),
     *_rights(SERVED, "", "services", "get list watch create patch"),
     *_rights(SERVED, "", "persistentvolumeclaims", "list watch"),
-    *_rights(SERVED, "", "secrets", "get"),
+    *_rights(SERVED, "", "secrets", "get create"),
     *_rights(SERVED, "batch", "jobs", "get list watch create patch delete"),
     *_rights(SERVED, "apps", "controllerrevisions", "get list watch create patch delete"),
     *_rights(SERVED, "policy", "poddisruptionbudgets", "get list watch create patch"),

@@ -242,7 +242,7 @@ def restricted_violations(pod: dict[str, Any]) -> list[str]:
     """The restricted pod security standard, rule by rule."""
     spec = pod["spec"]
     wrong = [name for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name)]
-    allowed = {"emptyDir", "configMap", "persistentVolumeClaim"}
+    allowed = {"emptyDir", "configMap", "persistentVolumeClaim", "secret"}
     wrong += [v["name"] for v in spec["volumes"] if not set(v) - {"name"} <= allowed]
     outer = spec["securityContext"]
     if not (outer.get("runAsNonRoot") and outer.get("runAsUser")):

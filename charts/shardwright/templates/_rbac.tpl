@@ -22,7 +22,8 @@ Read of the whole cluster, whatever namespaces are served: any pod can hold a GP
 
 {{/*
 Where LLMDeployments are served. Of a Secret that a spec names it asks for the metadata only, to say
-whether it exists; the kubelet mounts the value, and it is never read here.
+whether it exists; the kubelet mounts the value, and it is never read here. For each incarnation of
+a replica of several stages it creates one Secret: the token that the pods of that incarnation share.
 */}}
 {{- define "shardwright.rules.served" -}}
 - apiGroups: ["shardwright.dev"]
@@ -45,7 +46,7 @@ whether it exists; the kubelet mounts the value, and it is never read here.
   verbs: ["list", "watch"]
 - apiGroups: [""]
   resources: ["secrets"]
-  verbs: ["get"]
+  verbs: ["get", "create"]
 - apiGroups: ["batch"]
   resources: ["jobs"]
   verbs: ["get", "list", "watch", "create", "patch", "delete"]

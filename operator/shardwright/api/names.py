@@ -57,3 +57,4 @@ HOSTNAME_LABEL = "kubernetes.io/hostname"
 GPU_RESOURCE = "nvidia.com/gpu"
 PORT_HTTP = 8000
 PORT_RUNNER = 8091
+PORT_CHANNEL = 8092

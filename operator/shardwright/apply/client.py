@@ -207,6 +207,7 @@ class Cluster:
             # some) it makes that form at once.
             json.dumps(body) if kind == REVISION else body,
             _YAML if kind == REVISION else _JSON,
+            form="PartialObjectMetadata" if kind_of(kind).metadata_only else "",
         )
 
     async def apply(
@@ -334,14 +335,22 @@ class Cluster:
         return True
 
     async def _write(
-        self, call: str, method: str, path: str, body: object, content_type: str
+        self,
+        call: str,
+        method: str,
+        path: str,
+        body: object,
+        content_type: str,
+        *,
+        form: str = "",
     ) -> Body:
         seconds = self._call_seconds
         if self._fence is not None:
             seconds = min(seconds, self._fence())
             if seconds <= 0:
                 raise LeaseLost(call, 0, "LeaseLost", "the Lease is not ours; nothing was written")
-        headers = {"Accept": _JSON, "Content-Type": content_type}
+        accept = _METADATA.format(form=form) if form else _JSON
+        headers = {"Accept": accept, "Content-Type": content_type}
         return await self._call(call, method, path, body, headers, seconds)
 
     async def _call(

@@ -9,9 +9,9 @@ from shardwright.api import names
 from shardwright.api.settings import Settings
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.apply.writes import Apply, Create, Delete, Patch, Together, Write
-from shardwright.observe.world import DeploymentView, PodView
+from shardwright.observe.world import DeploymentView
 from shardwright.plan import revisions
-from shardwright.plan.groups import Placed, stage_of
+from shardwright.plan.groups import Group, Placed, stage_of
 from shardwright.plan.situation import (
     AdoptStep,
     CreatePods,
@@ -27,7 +27,7 @@ from shardwright.plan.situation import (
     RaiseRevision,
     WriteRecord,
 )
-from shardwright.render import jobs, patches, pods, records, services
+from shardwright.render import jobs, patches, pods, records, services, tokens
 from shardwright.render.common import Owner, labels
 from shardwright.render.runner import runner_config_map_name
 
@@ -43,6 +43,7 @@ class Carrier:
         spread: Callable[[LLMDeploymentSpec], bool | None],
         children: frozenset[tuple[str, str]],
         hostname: Callable[[str], str],
+        draw_token: Callable[[], str],
     ) -> None:
         self._view = view
         self._settings = settings
@@ -50,11 +51,15 @@ class Carrier:
         self._spread = spread
         self._children_there = children
         self._hostname = hostname
+        self._draw_token = draw_token
 
     def writes(self, intents: Sequence[Intent]) -> list[Write | Together]:
         """Writes in the intents' order; placements are not here, the placer decides them."""
         found: list[Write | Together] = []
         for intent in intents:
+            if isinstance(intent, FinishPlacement):
+                found += self._finished(intent.group)
+                continue
             written = self._write(intent)
             if len(written) == 1:
                 found.append(written[0])
@@ -70,11 +75,6 @@ class Carrier:
                 return [self._step(intent)]
             case CreatePods():
                 return self._pods(intent)
-            case FinishPlacement(group):
-                placed = group.placement
-                if placed is None:
-                    return []
-                return self.placements([pod for pod in group.pods if pod.gated], placed)
             case LetServe(group):
                 return [
                     self._patch(
@@ -117,9 +117,14 @@ class Carrier:
                 ops = patches.disown_patch(job.uid, job.owners, self._view.uid)
                 return self._patch("Job", job.name, job.uid, ops)
 
-    def placements(self, gated: Sequence[PodView], placed: Placed) -> list[Write]:
-        """Pin and lift the gate of each pod; all of them carry the whole placement."""
-        return [
+    def placements(self, group: Group, placed: Placed) -> list[Write | Together]:
+        """Pin and lift the gate of each pod that has it; all of them carry the whole placement.
+
+        The token of a group of several stages comes first: no pod of it can start without, and as
+        long as one has its gate there is a next pass that sees to it.
+        """
+        gated = [pod for pod in group.pods if pod.gated]
+        lifted = [
             self._patch(
                 "Pod",
                 pod.name,
@@ -133,6 +138,25 @@ class Carrier:
             )
             for pod in gated
         ]
+        return [*self._token(group), Together(tuple(lifted))]
+
+    def _finished(self, group: Group) -> list[Write | Together]:
+        return self.placements(group, group.placement) if group.placement is not None else []
+
+    def _token(self, group: Group) -> list[Write]:
+        leader = next((pod for pod in group.pods if stage_of(pod) == 0), None)
+        if group.pipeline == 1 or leader is None:
+            return []
+        identity = pods.GroupIdentity(
+            namespace=self._view.namespace,
+            owner=self._owner,
+            replica=group.index,
+            incarnation=group.incarnation,
+            revision=group.revision,
+            serving=group.serving,
+        )
+        secret = tokens.token_secret(identity, leader.name, leader.uid, self._draw_token())
+        return [Create("Secret", secret, leader.uid)]
 
     def resume(self, job_name: str, job_uid: str, node: str) -> Write:
         """Pin a suspended Job and let it run."""

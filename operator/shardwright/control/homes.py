@@ -220,7 +220,7 @@ class Homes:
             wanted, answer = self._group
             if isinstance(answer, Placement):
                 placed = Placed(answer.nodes, self._situation.now)
-                found.append(Together(tuple(carrier.placements(wanted.group.pods, placed))))
+                found += carrier.placements(wanted.group, placed)
         if self._step is not None:
             step, node = self._step
             if isinstance(node, str):

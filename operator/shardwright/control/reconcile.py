@@ -32,6 +32,7 @@ from shardwright.plan.deployment import after_quota, decide
 from shardwright.plan.report import applied, report
 from shardwright.plan.situation import CreatePods, CreateStep, Decision, Situation
 from shardwright.render.runner import runner_config_map, runner_config_map_name
+from shardwright.render.tokens import draw_token
 
 _log = structlog.get_logger(__name__)
 SOON_SECONDS = 0.001
@@ -130,6 +131,7 @@ class Reconciler:
                 for child in found
             ),
             hostname=homes.hostname,
+            draw_token=draw_token,
         )
         return [
             *self._runner(view, decision),

@@ -165,8 +165,8 @@ class Store(Views):
 
     def _take(self, kind: str, body: Body) -> set[Key]:
         table_kind = _table_of(kind, body)
-        if table_kind is None:
-            return set()
+        if table_kind is None or table_kind not in self._tables:
+            return set()  # ours, but nothing is decided by it: a token's Secret
         table, project = self._tables[table_kind]
         found = meta(body)
         place = (str(found.get("namespace", "")), str(found["name"]))

@@ -19,6 +19,7 @@ from shardwright.runner.contract import (
     SCRATCH,
     SOURCE,
     STORE,
+    TOKEN_DIR,
 )
 
 Manifest = dict[str, Any]
@@ -159,9 +160,12 @@ def container_security(capabilities: list[str] | None = None) -> Manifest:
 
 
 def volumes(
-    spec: CommonSpec, *, shm: str, scratch: str, runner: str, source: bool
+    spec: CommonSpec, *, shm: str, scratch: str, runner: str, source: bool, token: str = ""
 ) -> list[Manifest]:
-    """Volumes of a pod; `shm` and `scratch` are quantities, `runner` a ConfigMap; empty is none."""
+    """Volumes of a pod.
+
+    `shm` and `scratch` are quantities, `runner` a ConfigMap, `token` a Secret; empty is none.
+    """
     other = source_claim(spec) if source else ""
     found: list[Manifest] = [
         {"name": "store", "persistentVolumeClaim": {"claimName": spec.storage.claim_name}},
@@ -175,6 +179,10 @@ def volumes(
         found.append({"name": "source", "persistentVolumeClaim": claim})
     if runner:
         found.append({"name": "runner", "configMap": {"name": runner}})
+    if token:
+        # Readable by the pod's group, which its user is in, and by nobody else.
+        secret = {"secretName": token, "defaultMode": 0o440}
+        found.append({"name": "token", "secret": secret})
     return found
 
 
@@ -186,6 +194,7 @@ def mounts(found: list[Manifest], *, store_read_only: bool) -> list[Manifest]:
         "shm": ("/dev/shm", False),  # noqa: S108 - a volume's mount point, not a temporary file
         "source": (SOURCE, True),
         "runner": (RUNNER_DIR, True),
+        "token": (TOKEN_DIR, True),
     }
     return [
         {"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})}

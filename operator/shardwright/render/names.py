@@ -41,6 +41,11 @@ def ranks_service_name(deployment: str, uid: str) -> str:
     return bounded(deployment, f"{uid_hash(uid, 4)}-ranks")
 
 
+def token_name(deployment: str, uid: str, replica: int, incarnation: int) -> str:
+    """Name of the Secret with an incarnation's token."""
+    return bounded(deployment, f"{uid_hash(uid, 4)}-{replica}-{incarnation}-token")
+
+
 def rank_address(pod: str, service: str, namespace: str) -> str:
     """DNS name of a pod under its headless Service, whatever the cluster's own domain is."""
     return f"{pod}.{service}.{namespace}.svc"

@@ -10,7 +10,7 @@ from shardwright.api.spec import StagePlacement
 from shardwright.plan.resolve import model_folder
 from shardwright.render import common
 from shardwright.render.common import Manifest, Owner
-from shardwright.render.names import pod_name, rank_address, ranks_service_name
+from shardwright.render.names import pod_name, rank_address, ranks_service_name, token_name
 from shardwright.resolved import Resolved
 from shardwright.runner.contract import (
     LIVE_PATH,
@@ -100,6 +100,7 @@ def serve_request(resolved: Resolved, identity: GroupIdentity, stage: int) -> Se
         drain_timeout_seconds=spec.rollout.drain_timeout_seconds,
         http_port=names.PORT_HTTP,
         runner_port=names.PORT_RUNNER,
+        channel_port=names.PORT_CHANNEL,
     )
 
 
@@ -116,6 +117,7 @@ def _stage_pod(
         scratch=str(spec.pod.resources.ephemeral_storage),
         runner=runner_config_map,
         source=True,
+        token=_token(resolved, identity),
     )
     pod_spec: Manifest = {
         **common.pod_settings(spec),
@@ -152,13 +154,22 @@ def _stage_pod(
     }
 
 
+def _token(resolved: Resolved, identity: GroupIdentity) -> str:
+    """Name of the Secret with the incarnation's token; a pod alone has nobody to talk to."""
+    if resolved.pipeline == 1:
+        return ""
+    owner = identity.owner
+    return token_name(owner.name, owner.uid, identity.replica, identity.incarnation)
+
+
 def _spread(resolved: Resolved, identity: GroupIdentity) -> bool:
     if identity.spread is not None:
         return identity.spread
     return resolved.spec.placement.pipeline_stages is not StagePlacement.PACK
 
 
-def _group_labels(identity: GroupIdentity) -> dict[str, str]:
+def group_labels(identity: GroupIdentity) -> dict[str, str]:
+    """Labels that exactly the pods of one incarnation have, and what belongs to them."""
     return {
         names.LABEL_DEPLOYMENT: identity.owner.name,
         names.LABEL_REPLICA: str(identity.replica),
@@ -171,7 +182,7 @@ def _apart(identity: GroupIdentity) -> Manifest:
     return {
         "requiredDuringSchedulingIgnoredDuringExecution": [
             {
-                "labelSelector": {"matchLabels": _group_labels(identity)},
+                "labelSelector": {"matchLabels": group_labels(identity)},
                 "topologyKey": names.HOSTNAME_LABEL,
             }
         ]
@@ -186,7 +197,7 @@ def _labels(identity: GroupIdentity, stage: int) -> dict[str, str]:
         if leader:
             serving[names.LABEL_SERVING] = "true"
     return common.labels(
-        _group_labels(identity),
+        group_labels(identity),
         {
             names.LABEL_STAGE: str(stage),
             names.LABEL_REVISION: identity.revision,
@@ -211,6 +222,9 @@ def _container(
     ports = [{"name": "runner", "containerPort": names.PORT_RUNNER, "protocol": "TCP"}]
     if stage == 0:
         ports.insert(0, {"name": "http", "containerPort": names.PORT_HTTP, "protocol": "TCP"})
+    if resolved.pipeline > 1:
+        channel = {"name": "channel", "containerPort": names.PORT_CHANNEL, "protocol": "TCP"}
+        ports.append(channel)
     return {
         "name": common.CONTAINER,
         "image": resolved.image,
