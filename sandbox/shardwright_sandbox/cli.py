@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -77,7 +78,11 @@ def up(
     if operator and sandbox.layout is not None and not _runs(sandbox.layout, "operator"):
         # its Lease needs a namespace, which in a cluster the release of the chart has made
         ensure_namespace(sandbox.api, Settings().namespace)
-        sandbox.start_operator()
+        # nobody answers at the addresses of simulated pods
+        settings = {"readLinks": bool(real)}
+        file = sandbox.layout.config / "operator.yaml"
+        file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+        sandbox.start_operator("--config", str(file))
         progress.say(f"the operator runs; its log is {sandbox.layout.logs / 'operator.log'}")
     elif operator and sandbox.layout is None:
         progress.say("the cluster is not a sandbox of this machine: no operator was started")

@@ -55,7 +55,13 @@ STATE = Path(".sandbox/demo")
 H200, A100 = "NVIDIA-H200", "NVIDIA-A100-SXM4-80GB"
 # The demo's operator beside whatever else runs here: a port of its own.
 OPERATOR_SECONDS = 60
-OPERATOR = {"namespace": "kube-system", "httpPort": 0, "logFormat": "console"}
+# Nobody answers at the addresses of simulated pods.
+OPERATOR = {
+    "namespace": "kube-system",
+    "httpPort": 0,
+    "logFormat": "console",
+    "readLinks": False,
+}
 
 
 def demo(

@@ -17,6 +17,8 @@ SETTINGS: dict[str, Any] = {
     "namespace": "kube-system",
     "httpPort": 0,
     "logLevel": "INFO",
+    # Simulated nodes give pods addresses at which nobody answers.
+    "readLinks": False,
     # Short deadlines, so that a test of one does not wait for minutes.
     "timeouts": {
         "bindSeconds": 6,

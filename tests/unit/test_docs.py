@@ -27,6 +27,7 @@ REASON_SOURCES = [
     CODE / "plan/conditions.py",
     CODE / "plan/deployment.py",
     CODE / "plan/groups.py",
+    CODE / "plan/links.py",
     CODE / "plan/question.py",
     CODE / "plan/room.py",
     CODE / "control/transitions.py",
@@ -43,6 +44,8 @@ NOT_REASONS = {
     *("ErrImagePull", "ErrImageNeverPull", "ImagePullBackOff", "InvalidImageName"),  # the kubelet's
     *("ContainerCreating", "PodInitializing", "UnexpectedAdmissionError", "NodeAffinity"),
     *("Trash", "Restore", "Purge"),  # what a sweep does
+    *("NVLink", "PCIe", "SharedMemory", "Network", "RDMAWithoutGPUDirect"),  # links
+    *("Socket", "None"),
     "ReadWriteOncePod",
     *("ReplaceGroup", "Plan"),  # actions of events
     *(

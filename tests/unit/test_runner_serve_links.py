@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwright.runner.contract import links_heard
 from shardwright.runner.serve.links import judge
 from shardwright.runner.serve.nccl import Way, Ways, read_way, read_ways
 from shardwright.runner.serve.topo import TopologyError, read_topology
@@ -144,14 +145,15 @@ def test_the_verdict_names_the_links_and_each_pair_that_has_less(
 ) -> None:
     matrix = read_topology(text(topology)) if topology else None
     found = judge(*shape, matrix, ways(log).found() if log else ())
-    assert (found.tensor, found.pipeline, list(found.degraded)) == (tensor, pipeline, degraded)
-    assert found.told()["degraded"] == degraded
+    assert (found.tensor, found.pipeline) == (tensor, pipeline)
+    assert [*found.slow_tensor, *found.slow_pipeline] == degraded
+    assert links_heard({"links": {"3": found.told()}}) == {3: found}
 
 
 def test_tensor_ranks_of_one_node_over_the_network_are_degraded() -> None:
     found = judge(2, 1, read_topology(text("topo-h100-nvlink")), [Way(0, 1, "Socket")])
     assert found.tensor == "Network"
-    assert found.degraded == ("GPUs 0 and 1 of one node talk over the network",)
+    assert found.slow_tensor == ("GPUs 0 and 1 of one node talk over the network",)
 
 
 def test_the_network_that_was_chosen_is_kept_and_other_lines_are_not_looked_at() -> None:

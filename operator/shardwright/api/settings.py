@@ -131,6 +131,10 @@ class Settings(Model):
     )
     node_pools: list[PoolSettings] = Field(default_factory=list)
     fabric_profiles: dict[str, FabricProfile] = Field(default_factory=dict)
+    read_links: bool = Field(
+        default=True,
+        description="Ask leaders' pods what their ranks talk over (TopologyVerified).",
+    )
     step_resources: StepResources = Field(default_factory=StepResources)
     fetch_resources: FetchResources = Field(default_factory=FetchResources)
     timeouts: Timeouts = Field(default_factory=Timeouts)

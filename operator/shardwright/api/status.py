@@ -112,6 +112,20 @@ class EngineStatus(StatusModel):
     next: NextEngine | None = None
 
 
+class LinksStatus(StatusModel):
+    """What the ranks of a replica talk over, as its runners read it from the driver and NCCL."""
+
+    tensor: str = Field(
+        default="", description="NVLink, PCIe, SharedMemory, Network, None (one rank) or Unknown."
+    )
+    pipeline: str = Field(
+        default="", description="RDMA, RDMAWithoutGPUDirect, Socket, None (one stage) or Unknown."
+    )
+    slow: list[str] = Field(
+        default_factory=list, description="Pairs that have less than others, or than they could."
+    )
+
+
 class GroupStatus(StatusModel):
     """The wish for one replica: which incarnation of it should exist, and what is held against it.
 
@@ -131,6 +145,7 @@ class GroupStatus(StatusModel):
     held: bool = Field(default=False, description="The restart budget is spent.")
     held_edit: str = Field(default="", description="The edit it was held at; a later one frees it.")
     nodes: list[str] = Field(default_factory=list, description="By stage.")
+    links: LinksStatus | None = None
 
 
 class StepStatus(StatusModel):

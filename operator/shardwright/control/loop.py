@@ -30,6 +30,7 @@ from shardwright.apply.executor import Executor
 from shardwright.control.crd import check_crd
 from shardwright.control.http import Health, measure_lag, serve
 from shardwright.control.lease import Elector
+from shardwright.control.links import LinkReader
 from shardwright.control.metrics import Metrics
 from shardwright.control.queue import DRAIN_SECONDS, Key, Reconcile, Result, Workers
 from shardwright.control.refresh import Refresher
@@ -53,6 +54,7 @@ class Parts:
     store: Store
     executor: Executor
     metrics: Metrics
+    links: LinkReader
     add: Callable[[set[Key]], None]
     add_after: Callable[[Key, float], None]
 
@@ -193,6 +195,7 @@ class _Operator:
         self._workers = Workers(
             self._pass, concurrency=settings.concurrency, metrics=metrics, clock=clock
         )
+        self._links = LinkReader(self._workers.add, clock=clock)
         self._reconcile = make_reconcile(
             Parts(
                 settings=settings,
@@ -200,6 +203,7 @@ class _Operator:
                 store=self._store,
                 executor=executor,
                 metrics=metrics,
+                links=self._links,
                 add=self._workers.add,
                 add_after=self._workers.add_after,
             )
@@ -244,6 +248,7 @@ class _Operator:
             self._task("refresher", self._refresher.run()),
             self._task("resync", self._resync()),
             self._task("inventory", self._inventory()),
+            self._task("links", self._links.run()),
             self._task("workers", self._workers.run()),
         ]
         watches, *others = parts

@@ -29,6 +29,7 @@ from shardwright.control.situate import SecretThere, Situator
 from shardwright.control.transitions import transitions
 from shardwright.observe.world import DeploymentView
 from shardwright.plan.deployment import after_quota, decide
+from shardwright.plan.links import unheard
 from shardwright.plan.report import applied, report
 from shardwright.plan.situation import CreatePods, CreateStep, Decision, Situation
 from shardwright.render.runner import runner_config_map, runner_config_map_name
@@ -48,7 +49,10 @@ class Reconciler:
         self.settings = parts.settings
         self.add = parts.add
         self.metrics = parts.metrics
-        self.situator = Situator(parts.store, parts.settings, _secret_there(parts.cluster))
+        self.links = parts.links
+        self.situator = Situator(
+            parts.store, parts.settings, _secret_there(parts.cluster), parts.links
+        )
         self.placer = Placer(parts.store)
         self.collector = Collector(parts.store, parts.executor, parts.settings)
 
@@ -68,6 +72,8 @@ class Reconciler:
         situation = await self.situator.situation(view)
         homes = Homes(key, self.placer, self.store, situation)
         decision = decide(situation, move_possible=homes.move_possible())
+        there = {pod.uid for pod in situation.pods}
+        self.links.want(key, unheard(situation, decision.findings), there)
         # Before anything is awaited: what happens meanwhile must wake this key.
         self.store.needs(key, interests(situation, decision))
         refused = ""
@@ -106,6 +112,7 @@ class Reconciler:
     def _forget(self, key: Key) -> None:
         """The object is gone or going: garbage collection takes what it owned."""
         self.situator.forget(key)
+        self.links.forget(key)
         made_way = [self.placer.forget(key, step=step) for step in (False, True)]
         self.store.wait_for_capacity(key, False)  # noqa: FBT003 - a state
         self.store.keep_plan(key, False)  # noqa: FBT003 - a state

@@ -19,6 +19,7 @@ from shardwright.api.settings import Settings
 from shardwright.api.spec import CommonSpec
 from shardwright.api.status import LLMDeploymentStatus
 from shardwright.control.fleets import FleetCounter
+from shardwright.control.links import LinkReader
 from shardwright.control.queue import Key
 from shardwright.control.store import Store
 from shardwright.observe.nodes import node_pools
@@ -50,6 +51,7 @@ class Situator:
         store: Store,
         settings: Settings,
         secret_there: SecretThere,
+        links: LinkReader,
         *,
         clock: Callable[[], float] = time.time,
         jitter: Callable[[], float] = random.random,
@@ -57,6 +59,7 @@ class Situator:
         self._store = store
         self._settings = settings
         self._secret_there = secret_there
+        self._links = links
         self._clock = clock
         self._jitter = jitter
         # By deployment, so that what is gone leaves nothing behind.
@@ -114,6 +117,7 @@ class Situator:
             fleet_lost=self._fleet_lost(nodes, now),
             products=self._products(),
             fleets=self._fleets.of(_key(view), view, spec, digest, revisions),
+            links=dict(self._links.heard(_key(view))),
             unreadable=unreadable,
         )
 

@@ -80,6 +80,7 @@ def pod_view(body: Body) -> PodView:
         labels=_ours(meta.get("labels")),
         node=spec.get("nodeName") or "",
         pin=(spec.get("nodeSelector") or {}).get(HOSTNAME_LABEL, ""),
+        ip=status.get("podIP") or "",
         phase=phase,
         gated=bool(spec.get("schedulingGates")),
         ready=ready.get("status") == "True",

@@ -138,6 +138,7 @@ class PodView:
     labels: Mapping[str, str] = field(default_factory=dict)
     node: str = ""
     pin: str = ""
+    ip: str = ""
     phase: str = "Pending"
     gated: bool = False
     ready: bool = False

@@ -14,6 +14,7 @@ from shardwright.api import names
 from shardwright.api.status import ConditionStatus
 from shardwright.plan.chain import Chain, Next
 from shardwright.plan.groups import Group, State
+from shardwright.plan.links import topology
 from shardwright.plan.memory import Memory
 from shardwright.plan.revisions import Revision
 from shardwright.plan.situation import Decision, Findings, Situation
@@ -60,6 +61,7 @@ def conditions(situation: Situation, decision: Decision, outcome: Outcome) -> li
         _engine_ready(findings, outcome),
         _placed(findings, outcome, replicas),
         _available(situation, findings, replicas),
+        *_topology(situation, findings),
         *_summary(situation, findings, outcome, decision.memory, replicas),
     ]
 
@@ -227,6 +229,11 @@ def _available(situation: Situation, findings: Findings, replicas: int) -> Say:
     if ready >= least and (ready > 0 or replicas == 0):
         return Say("Available", "True", "MinimumReplicasReady", words)
     return Say("Available", "False", "TooFewReplicasReady", words)
+
+
+def _topology(situation: Situation, findings: Findings) -> list[Say]:
+    verdict = topology(situation, findings)
+    return [Say("TopologyVerified", *verdict)] if verdict is not None else []
 
 
 def _stall(findings: Findings, memory: Memory) -> tuple[str, str] | None:

@@ -25,6 +25,7 @@ from shardwright.api.status import (
 from shardwright.plan.chain import DOING
 from shardwright.plan.conditions import Outcome, Say, conditions
 from shardwright.plan.groups import Group, State
+from shardwright.plan.links import links_of
 from shardwright.plan.memory import Memory
 from shardwright.plan.revisions import Revision
 from shardwright.plan.rollout import Wish
@@ -48,7 +49,7 @@ def report(situation: Situation, decision: Decision, outcome: Outcome) -> LLMDep
         plan=_plan(findings.target, findings.better, replicas),
         engine=_engine(findings, outcome, memory),
         groups=[
-            _group(wish, groups.get((wish.index, wish.incarnation)), findings, outcome)
+            _group(wish, groups.get((wish.index, wish.incarnation)), situation, findings, outcome)
             for wish in memory.wishes
         ],
         steps=[
@@ -198,7 +199,13 @@ def _engine(findings: Findings, outcome: Outcome, memory: Memory) -> EngineStatu
     return EngineStatus(serving=shown, next=coming)
 
 
-def _group(wish: Wish, group: Group | None, findings: Findings, outcome: Outcome) -> GroupStatus:
+def _group(
+    wish: Wish,
+    group: Group | None,
+    situation: Situation,
+    findings: Findings,
+    outcome: Outcome,
+) -> GroupStatus:
     candidate = findings.to_be_proven(wish.revision, group)
     nodes: Sequence[str] = ()
     placed = (outcome.placed or {}).get(wish.index)
@@ -224,4 +231,5 @@ def _group(wish: Wish, group: Group | None, findings: Findings, outcome: Outcome
         held=wish.held,
         held_edit=wish.held_edit,
         nodes=list(nodes),
+        links=links_of(situation, group) if group is not None else None,
     )

@@ -7,7 +7,7 @@ the intents to carry out, and the findings that status is written from.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardwright.api.asked import AskedSpec
 from shardwright.api.settings import Settings
@@ -29,6 +29,7 @@ from shardwright.plan.memory import Memory
 from shardwright.plan.revisions import Records, Revision
 from shardwright.plan.rollout import Wish
 from shardwright.resolved import Artifact, Resolved
+from shardwright.runner.contract import StageLinks
 from shardwright.runtimes.base import Refusal
 
 
@@ -61,6 +62,8 @@ class Situation:
     fleet_lost: bool = False
     products: Mapping[str, Product] | None = None  # of `nodes`, when somebody counted them already
     fleets: Fleets | None = None  # of `nodes` for this spec, likewise
+    # Links by stage that leaders told of, by the UID of their pods.
+    links: Mapping[str, Mapping[int, StageLinks]] = field(default_factory=dict)
     unreadable: tuple[str, ...] = ()  # revisions that this operator cannot read, and why
 
     @property

@@ -43,6 +43,17 @@ READY_PATH = "/readyz"
 LIVE_PATH = "/healthz"
 STATUS_PATH = "/status"
 
+# What tensor ranks of a stage, or stages, talk over (StageLinks).
+LINK_NVLINK = "NVLink"
+LINK_PCIE = "PCIe"
+LINK_SHARED_MEMORY = "SharedMemory"
+LINK_NETWORK = "Network"
+LINK_RDMA = "RDMA"
+LINK_RDMA_HOST = "RDMAWithoutGPUDirect"
+LINK_SOCKET = "Socket"
+LINK_NONE = "None"  # one rank, or one stage: there is nobody to talk to
+LINK_UNKNOWN = "Unknown"
+
 # Where the Secret of an incarnation is mounted in its serving pods, and the key in it. The value
 # is text of TOKEN_MIN_CHARS printable characters or more, drawn at random for this incarnation.
 TOKEN_DIR = "/shardwright/token"  # noqa: S105 - where it is, not what
@@ -355,6 +366,50 @@ class Manifest:
     def total_bytes(self) -> int:
         """Bytes of all files."""
         return sum(entry.size for entry in self.files.values())
+
+
+@dataclass(frozen=True)
+class StageLinks:
+    """What the tensor ranks of one stage, and this stage to others, talk over.
+
+    `tensor` is NVLink, PCIe, SharedMemory, Network, None (one rank) or Unknown; `pipeline` RDMA,
+    RDMAWithoutGPUDirect, Socket, None (one stage) or Unknown. `slow_tensor` and `slow_pipeline`
+    name each pair that has less than the others of its kind, or than it could have.
+    """
+
+    tensor: str
+    pipeline: str
+    slow_tensor: tuple[str, ...] = ()
+    slow_pipeline: tuple[str, ...] = ()
+
+    def told(self) -> dict[str, Any]:
+        """As the status page has it."""
+        return {
+            "tensor": self.tensor,
+            "pipeline": self.pipeline,
+            "slowTensor": list(self.slow_tensor),
+            "slowPipeline": list(self.slow_pipeline),
+        }
+
+
+def links_heard(page: Any) -> dict[int, StageLinks]:
+    """Links by stage, from the object that a leader answers at STATUS_PATH.
+
+    Raises:
+        ContractError: It is no such object.
+    """
+    try:
+        return {
+            int(stage): StageLinks(
+                tensor=str(told["tensor"]),
+                pipeline=str(told["pipeline"]),
+                slow_tensor=tuple(map(str, told.get("slowTensor", ()))),
+                slow_pipeline=tuple(map(str, told.get("slowPipeline", ()))),
+            )
+            for stage, told in page["links"].items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ContractError(f"the status page tells no links: {error!r}") from error
 
 
 @dataclass(frozen=True)

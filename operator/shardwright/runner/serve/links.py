@@ -6,16 +6,22 @@ From two witnesses: `nvidia-smi topo -m` knows what the machine has, NCCL's log 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
+from shardwright.runner.contract import (
+    LINK_NETWORK,
+    LINK_NONE,
+    LINK_NVLINK,
+    LINK_PCIE,
+    LINK_RDMA,
+    LINK_RDMA_HOST,
+    LINK_SHARED_MEMORY,
+    LINK_SOCKET,
+    LINK_UNKNOWN,
+    StageLinks,
+)
 from shardwright.runner.serve.nccl import Way
 from shardwright.runner.serve.topo import Topology
-
-NVLINK, PCIE, SHARED_MEMORY, NETWORK = "NVLink", "PCIe", "SharedMemory", "Network"
-RDMA, RDMA_HOST, SOCKET = "RDMA", "RDMAWithoutGPUDirect", "Socket"
-NONE, UNKNOWN = "None", "Unknown"
 
 _DIRECT = "P2P"
 _SHARED = "SHM"
@@ -24,29 +30,7 @@ _LOCAL = frozenset({_DIRECT, _SHARED, "NVLS", "CollNet", "COLLNET"})
 _TOLD_LIMIT = 16
 
 
-@dataclass(frozen=True)
-class Links:
-    """What the tensor ranks of one stage, and the stage to others, talk over.
-
-    `tensor` is NVLink, PCIe, SharedMemory, Network, None (one rank) or Unknown; `pipeline` RDMA,
-    RDMAWithoutGPUDirect, Socket, None (one stage) or Unknown. `degraded` names each pair that has
-    less than the others of its kind, or than it could have.
-    """
-
-    tensor: str
-    pipeline: str
-    degraded: tuple[str, ...] = ()
-
-    def told(self) -> dict[str, Any]:
-        """As JSON."""
-        return {
-            "tensor": self.tensor,
-            "pipeline": self.pipeline,
-            "degraded": list(self.degraded),
-        }
-
-
-def judge(tensor: int, pipeline: int, topology: Topology | None, ways: Sequence[Way]) -> Links:
+def judge(tensor: int, pipeline: int, topology: Topology | None, ways: Sequence[Way]) -> StageLinks:
     """The links of one stage.
 
     Args:
@@ -57,51 +41,51 @@ def judge(tensor: int, pipeline: int, topology: Topology | None, ways: Sequence[
     """
     among, slow = _tensor(tensor, pipeline, topology, ways)
     between, far = _pipeline(pipeline, ways)
-    return Links(among, between, (*slow, *far)[:_TOLD_LIMIT])
+    return StageLinks(among, between, tuple(slow[:_TOLD_LIMIT]), tuple(far[:_TOLD_LIMIT]))
 
 
 def _tensor(
     tensor: int, pipeline: int, topology: Topology | None, ways: Sequence[Way]
 ) -> tuple[str, list[str]]:
     if tensor == 1:
-        return NONE, []
+        return LINK_NONE, []
     shared = _pairs(ways, tensor, _SHARED)
     if shared:
-        return SHARED_MEMORY, [f"GPUs {a} and {b} talk through host memory" for a, b in shared]
+        return LINK_SHARED_MEMORY, [f"GPUs {a} and {b} talk through host memory" for a, b in shared]
     if pipeline == 1:
         far = [way for way in ways if way.transport not in _LOCAL]
         if far:
             pairs = sorted({_pair(way, tensor) for way in far})
-            return NETWORK, [
+            return LINK_NETWORK, [
                 f"GPUs {a} and {b} of one node talk over the network" for a, b in pairs
             ]
     if topology is None:
-        return UNKNOWN, []
+        return LINK_UNKNOWN, []
     pairs = list(combinations(sorted(topology.gpus)[:tensor], 2))
     words = {pair: topology.link(*pair) for pair in pairs}
     without = [pair for pair in pairs if not words[pair].startswith("NV")]
     if not without and pairs:
-        return NVLINK, []
+        return LINK_NVLINK, []
     if not pairs or not all(words.values()):
-        return UNKNOWN, []
+        return LINK_UNKNOWN, []
     if len(without) == len(pairs):
-        return PCIE, []
-    return PCIE, [
+        return LINK_PCIE, []
+    return LINK_PCIE, [
         f"GPUs {a} and {b} have no NVLink ({words[a, b]}), others have" for a, b in without
     ]
 
 
 def _pipeline(pipeline: int, ways: Sequence[Way]) -> tuple[str, list[str]]:
     if pipeline == 1:
-        return NONE, []
+        return LINK_NONE, []
     far = [way for way in ways if way.transport not in _LOCAL]
     if not far:
-        return UNKNOWN, []
+        return LINK_UNKNOWN, []
     sockets = sorted({(way.one, way.other) for way in far if way.transport == "Socket"})
     if sockets:
         told = [f"ranks {a} and {b} talk over TCP sockets" for a, b in sockets]
-        return SOCKET, told
-    return (RDMA if all(way.gdr for way in far) else RDMA_HOST), []
+        return LINK_SOCKET, told
+    return (LINK_RDMA if all(way.gdr for way in far) else LINK_RDMA_HOST), []
 
 
 def _pairs(ways: Sequence[Way], tensor: int, transport: str) -> list[tuple[int, int]]:
