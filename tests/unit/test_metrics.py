@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from io import StringIO
+from typing import Any
 
 import pytest
 import structlog
@@ -16,7 +17,7 @@ from shardwright.control import logs
 from shardwright.control.metrics import Metrics
 from shardwright.observe.nodes import node_view
 from shardwright.observe.projections import deployment_view
-from shardwright.observe.world import Resources
+from shardwright.observe.world import DeploymentView, Resources
 
 PLACE = {"namespace": "llm", "name": "a"}
 
@@ -70,10 +71,18 @@ def ready(status: str) -> dict[str, object]:
     return {"conditions": [condition], "readyReplicas": 1}
 
 
+def watch(metrics: Metrics, *stored: dict[str, Any]) -> list[DeploymentView]:
+    """Objects as the store has them; the list may be changed."""
+    views = [deployment_view(body) for body in stored]
+    metrics.watch(lambda: views)
+    return views
+
+
 def test_a_condition_is_one_for_the_status_it_has_and_zero_for_the_others(metrics: Metrics) -> None:
     value = metrics.registry.get_sample_value
+    views = watch(metrics)
     for status in ("False", "True", "Unknown"):
-        metrics.deployment(deployment_view(bodies.deployment(status=ready(status))))
+        views[:] = [deployment_view(bodies.deployment(status=ready(status)))]
         found = {
             one: value(
                 "shardwright_condition",
@@ -87,20 +96,22 @@ def test_a_condition_is_one_for_the_status_it_has_and_zero_for_the_others(metric
 
 
 def test_the_series_of_a_deployment_go_with_it(metrics: Metrics) -> None:
-    metrics.deployment(deployment_view(bodies.deployment(status=ready("True"))))
-    metrics.deployment(deployment_view(bodies.deployment("b", "uid-b", status=ready("True"))))
-    metrics.forget("llm", "a")
+    both = [bodies.deployment(), bodies.deployment("b", "uid-b")]
+    views = watch(metrics, *(body | {"status": ready("True")} for body in both))
+    assert 'name="a"' in generate_latest(metrics.registry).decode()
+    del views[0]
     text = generate_latest(metrics.registry).decode()
     assert 'name="a"' not in text
     assert 'name="b"' in text
-    metrics.forget("llm", "a")
 
 
 def test_a_changed_product_leaves_no_series_behind(metrics: Metrics) -> None:
+    views = watch(metrics)
     for product in ("H100", "H200"):
         body = bodies.deployment()
         body["spec"]["gpu"] = {"product": product}
-        metrics.deployment(deployment_view(body))
+        views[:] = [deployment_view(body)]
+        assert f'product="{product}"' in generate_latest(metrics.registry).decode()
     text = generate_latest(metrics.registry).decode()
     assert 'product="H200"' in text
     assert 'product="H100"' not in text
@@ -109,7 +120,7 @@ def test_a_changed_product_leaves_no_series_behind(metrics: Metrics) -> None:
 def test_an_odd_spec_does_not_fail_the_pass(metrics: Metrics) -> None:
     body = bodies.deployment(status={"conditions": "none"})
     body["spec"] = {"engine": "fast", "replicas": "two"}
-    metrics.deployment(deployment_view(body))
+    watch(metrics, body)
     assert metrics.registry.get_sample_value("shardwright_replicas_desired", PLACE) == 0
 
 

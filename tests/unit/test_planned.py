@@ -127,7 +127,9 @@ class World:
             if isinstance(intent, MakeRevision):
                 made = intent.revision
                 data = json.loads(json.dumps(dump(made.resolved)))
-                view = RevisionView(made.name, f"uid-{made.name}", 1, made.number, "uid", data=data)
+                view = RevisionView(
+                    made.name, f"uid-{made.name}", 1, made.number, "uid", text=json.dumps(data)
+                )
                 self.revisions = (*self.revisions, read(view))
             elif isinstance(intent, RaiseRevision):
                 others = tuple(one for one in self.revisions if one.name != intent.revision.name)
@@ -595,7 +597,7 @@ def test_a_revision_without_a_plan_is_written_and_read_as_before(name: str) -> N
     }
     assert "config" not in data["facts"]
     stored = json.loads(json.dumps(data))
-    view = RevisionView("llama-1", "uid", 1, 1, "owner", data=stored)
+    view = RevisionView("llama-1", "uid", 1, 1, "owner", text=json.dumps(stored))
     again = read(view)
     assert again.resolved == resolved
     assert again.wish == again.pinned

@@ -1,15 +1,14 @@
 """Prometheus metrics: the names that Go operators use, so that stock dashboards fit, and our own.
 
 Everything hangs on one registry that is passed around, none is global. Labels hold no message and
-no uid; the series of an LLMDeployment go when it goes. Its conditions are taken from the object as
-written, never from what a pass meant to write.
+no uid.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -22,14 +21,12 @@ from prometheus_client import (
 )
 
 import shardwright
-from shardwright.api.names import KIND
+from shardwright.control.series import DeploymentSeries
 from shardwright.observe.world import DeploymentView, NodeView, Resources
 
 CONTROLLER: Final = "llmdeployment"
-_STATUSES: Final = ("True", "False", "Unknown")
 _PASS_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _STEP_SECONDS: Final = (1, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800)
-_OBJECT: Final = ("namespace", "name")
 
 
 class Metrics:
@@ -46,7 +43,6 @@ class Metrics:
         self.registry = registry if registry is not None else CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self._series: dict[tuple[str, str], set[tuple[Any, tuple[str, ...]]]] = {}
         self._controller_runtime()
         self._workqueue()
         self._own()
@@ -159,18 +155,6 @@ class Metrics:
         self.loop_lag = gauge(
             "event_loop_lag_seconds", "How late the event loop last ran what was due."
         )
-        self.resource_info = gauge(
-            "resource_info",
-            "1 for each LLMDeployment, with what it asks for as labels.",
-            (*_OBJECT, "runtime", "backend", "product", "tensor", "pipeline"),
-        )
-        self.condition = gauge(
-            "condition",
-            "1 for the status a condition has, 0 for those it has not.",
-            ("kind", *_OBJECT, "type", "status"),
-        )
-        self.replicas_desired = gauge("replicas_desired", "spec.replicas.", _OBJECT)
-        self.replicas_ready = gauge("replicas_ready", "status.readyReplicas.", _OBJECT)
         self.gpus = gauge(
             "gpus", "GPUs of ready and unready nodes that can be allocated.", ("product",)
         )
@@ -224,39 +208,9 @@ class Metrics:
         self.requests.labels(str(code) if code else "<error>", method, host).inc()
         self.request_seconds.labels(method, host).observe(seconds)
 
-    def deployment(self, view: DeploymentView) -> None:
-        """Set the series of an LLMDeployment from the object as stored, and drop old ones."""
-        place = (view.namespace, view.name)
-        spec, status = _Paths(view.spec), _Paths(view.status)
-        wanted: dict[tuple[Any, tuple[str, ...]], float] = {
-            (
-                self.resource_info,
-                (
-                    *place,
-                    spec.text("engine", "runtime"),
-                    spec.text("engine", "backend"),
-                    spec.text("gpu", "product"),
-                    spec.text("parallelism", "tensor"),
-                    spec.text("parallelism", "pipeline"),
-                ),
-            ): 1,
-            (self.replicas_desired, place): spec.number("replicas"),
-            (self.replicas_ready, place): status.number("readyReplicas"),
-        }
-        for condition in status.items("conditions"):
-            for word in _STATUSES:
-                labels = (KIND, *place, str(condition.get("type")), word)
-                wanted[self.condition, labels] = float(condition.get("status") == word)
-        for metric, series in self._series.get(place, set()) - wanted.keys():
-            metric.remove(*series)
-        for (metric, series), value in wanted.items():
-            metric.labels(*series).set(value)
-        self._series[place] = set(wanted)
-
-    def forget(self, namespace: str, name: str) -> None:
-        """Drop every series of an LLMDeployment that is gone."""
-        for metric, labels in self._series.pop((namespace, name), set()):
-            metric.remove(*labels)
+    def watch(self, views: Callable[[], Iterable[DeploymentView]]) -> None:
+        """Tell of the LLMDeployments that `views` gives at the time of each scrape."""
+        self.registry.register(DeploymentSeries(views))
 
     def inventory(self, nodes: Iterable[NodeView], used: Mapping[str, Resources]) -> None:
         """Set the GPU gauges.
@@ -280,30 +234,3 @@ class Metrics:
             metric.clear()
             for product, value in values.items():
                 metric.labels(product).set(value)
-
-
-class _Paths:
-    """Reads decoded JSON by path, whatever its shape: a metric must not fail a pass."""
-
-    def __init__(self, root: object) -> None:
-        self._root = root
-
-    def _at(self, path: tuple[str, ...]) -> object:
-        found = self._root
-        for part in path:
-            if not isinstance(found, Mapping):
-                return None
-            found = found.get(part)
-        return found
-
-    def text(self, *path: str) -> str:
-        found = self._at(path)
-        return "" if found is None else str(found)
-
-    def number(self, *path: str) -> float:
-        found = self._at(path)
-        return float(found) if isinstance(found, int | float) else 0.0
-
-    def items(self, *path: str) -> list[Mapping[str, object]]:
-        found = self._at(path)
-        return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []

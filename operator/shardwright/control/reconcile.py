@@ -117,7 +117,6 @@ class Reconciler:
         self.store.wait_for_capacity(key, False)  # noqa: FBT003 - a state
         self.store.keep_plan(key, False)  # noqa: FBT003 - a state
         self.store.needs(key, ())
-        self.metrics.forget(key.namespace, key.name)
         if any(made_way):
             self.add(set(self.store.waiters))
 
@@ -186,9 +185,6 @@ class Reconciler:
             _log.info(post.reason, note=post.note, generation=view.generation)
         if posts:
             await self.executor.execute([Together(tuple(posts))], by=key)
-        fresh = self.store.deployment(view.namespace, view.name)
-        if fresh is not None:
-            self.metrics.deployment(fresh)
         return True
 
 

@@ -77,6 +77,8 @@ class Store(Views):
         super().__init__()
         self._settings = settings
         self._metrics = metrics
+        if metrics is not None:
+            metrics.watch(lambda: self.deployments)
         self._listeners: list[Callable[[set[Key]], None]] = []
         self._tables: Mapping[str, tuple[Table[Any], Callable[[Body], Any]]] = {
             DEPLOYMENT: (self.deployments, deployment_view),
@@ -217,10 +219,6 @@ class Store(Views):
             self.waiters.discard(key)
             self.planned.discard(key)
             self.interests.pop(key, None)
-            if self._metrics:
-                self._metrics.forget(old.namespace, old.name)
-        elif new is not None and self._metrics:
-            self._metrics.deployment(new)
 
     def _inventory_changed(
         self, kind: str, place: tuple[str, str], old: Body | None, new: Body | None

@@ -236,7 +236,7 @@ def revision_view(body: Body) -> RevisionView:
         number=int(body.get("revision") or 0),
         owner_uid=_controller(meta).get("uid", ""),
         labels=_ours(meta.get("labels")),
-        data=body.get("data") or {},
+        text=json.dumps(body.get("data") or {}, separators=(",", ":")),
         created=epoch(meta.get("creationTimestamp")) or 0.0,
     )
 

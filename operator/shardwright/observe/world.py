@@ -6,6 +6,7 @@ thousand of them fit in memory and two of them can be compared. Nothing here tal
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -263,7 +264,8 @@ class NodePool:
 class RevisionView:
     """A ControllerRevision: a resolved spec as it was accepted. Only its number ever changes.
 
-    `number` is the revision number, higher is newer. `data` is what was stored, decoded JSON.
+    `number` is the revision number, higher is newer. `text` is what was stored, as JSON: decoded
+    it takes four times the memory, and it is read once.
     """
 
     name: str
@@ -272,8 +274,14 @@ class RevisionView:
     number: int
     owner_uid: str
     labels: Mapping[str, str] = field(default_factory=dict)
-    data: Mapping[str, object] = field(default_factory=dict)
+    text: str = "{}"
     created: float = 0.0
+
+    @property
+    def data(self) -> Mapping[str, object]:
+        """The stored data, decoded anew at each call."""
+        found = json.loads(self.text)
+        return found if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
