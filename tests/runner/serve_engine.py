@@ -100,7 +100,8 @@ class Server(ThreadingHTTPServer):
 
 
 def main(port: int) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
+    deaf = "ENGINE_DEAF" in os.environ
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if deaf else lambda *_: os._exit(143))
     mpi = Mpi() if "OMPI_COMM_WORLD_RANK" in os.environ else Alone()
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
     size = os.environ.get("OMPI_COMM_WORLD_SIZE", "1")

@@ -42,7 +42,7 @@ from shardwright.runner.contract import (
     encode,
     engine_files,
 )
-from shardwright.runner.serve.processes import all_processes, below, kill_process
+from shardwright.runner.processes import all_processes, below, kill_process
 from shardwright.runner.verify import sha256_of
 
 HERE = Path(__file__).parent
@@ -56,6 +56,7 @@ PACE: Mapping[str, float] = {
     "end": 3.0,
 }
 HTTP, RUNNER, CHANNEL = 8000, 8091, 8092
+MARK = "SERVE_WORLD"  # in the environment of everything that a world starts
 
 
 def python() -> str:
@@ -112,11 +113,12 @@ class Pod:
     namespace: str
     http_port: int = HTTP
     runner_port: int = RUNNER
+    own_processes: bool = True
 
     @property
     def init(self) -> int:
         """Process id, as this machine sees it, of the pod's process 1: the runner."""
-        if not self.namespace:
+        if not (self.namespace and self.own_processes):
             return self.process.pid
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return int(children.split()[0])
@@ -212,6 +214,8 @@ class World:
     pods: list[Pod] = field(default_factory=list)
     pace: Mapping[str, float] = field(default_factory=lambda: dict(PACE))
     environment: Mapping[str, str] = field(default_factory=dict)
+    # Without a process namespace nothing but the runner ends what it has started.
+    own_processes: bool = True
 
     def address(self, stage: int) -> str:
         return f"10.{self.number >> 8}.{self.number & 255}.{10 + stage}"
@@ -255,7 +259,8 @@ class World:
         inner = [python(), str(HERE / "serve_pod.py"), json.dumps(given)]
         outer = [
             *("ip", "netns", "exec", self.namespace(stage)),
-            *("unshare", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"),
+            *("unshare", "--uts", "--mount"),
+            *(("--pid", "--fork", "--kill-child", "--mount-proc") if self.own_processes else ()),
             *("sh", "-c", script),
         ]
         environment = {
@@ -265,13 +270,22 @@ class World:
             ENV_POD_NAME: name,
             ENV_NODE_NAME: f"node-{stage}",
             "NVIDIA_VISIBLE_DEVICES": ",".join(str(4 + i) for i in range(self.tensor)),
+            MARK: self.tag,
             **self.environment,
         }
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
                 [*outer, *inner], env=environment, stdout=log, stderr=subprocess.STDOUT
             )
-        pod = Pod(name, stage, folder, process, self.address(stage), self.namespace(stage))
+        pod = Pod(
+            name,
+            stage,
+            folder,
+            process,
+            self.address(stage),
+            self.namespace(stage),
+            own_processes=self.own_processes,
+        )
         self.pods.append(pod)
         return pod
 
@@ -282,6 +296,21 @@ class World:
         """Wait until every pod is ready."""
         for pod in self.pods:
             eventually(lambda pod=pod: pod.get("/readyz")[0] == 200, seconds, self.logs)
+
+    def left(self) -> dict[int, str]:
+        """Command lines of processes of this world that live, wherever they have gone."""
+        mark = f"{MARK}={self.tag}".encode()
+        found = {}
+        for process in all_processes():
+            folder = Path(f"/proc/{process.pid}")
+            try:
+                ours = mark in (folder / "environ").read_bytes().split(b"\0")
+                words = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+            except OSError:
+                continue  # ended meanwhile
+            if ours and process.state not in ("Z", "X"):
+                found[process.pid] = words.decode(errors="replace")
+        return found
 
     def cut(self, stage: int) -> None:
         """Cut a pod off the network, as a broken switch does: nothing is refused, nothing comes."""
@@ -344,6 +373,8 @@ def world(
         for pod in made.pods:
             pod.process.send_signal(signal.SIGKILL)
             pod.process.wait()
+        for pid in made.left():
+            kill_process(pid, signal.SIGKILL)
         for stage in range(pipeline):
             # The namespace itself goes later, when the kernel comes to it.
             subprocess.run(["ip", "link", "del", f"v{made.namespace(stage)}"], check=False)

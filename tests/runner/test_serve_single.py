@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.runner.serve_world import HERE, Pod, eventually, python, solo
 
+from shardwright.runner.processes import all_processes, below
 from shardwright.runner.serve.inflight import look
-from shardwright.runner.serve.processes import all_processes, below
 
 pytestmark = pytest.mark.timeout(120)
 

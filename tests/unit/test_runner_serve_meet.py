@@ -305,7 +305,7 @@ def test_what_a_rank_leaves_running_does_not_hold_its_end_up(short: Path) -> Non
 PARENT = """
 import sys, time, json
 sys.path[:0] = [{root!r}]
-from shardwright.runner.serve.children import Children
+from shardwright.runner.children import Children
 children = Children()
 lines = []
 pid = children.start("work", json.loads(sys.argv[1]), {{"PATH": "/usr/bin:/bin"}}, lines.append)

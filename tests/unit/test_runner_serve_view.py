@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from shardwright.runner.processes import Process, below, read_stat
 from shardwright.runner.serve.drain import CUT, DONE, WAIT, Draining, drain_verdict, hang, stall
 from shardwright.runner.serve.inflight import in_flight, look, read_table
 from shardwright.runner.serve.probe import Answer
-from shardwright.runner.serve.processes import Process, below, read_stat
 from shardwright.runner.serve.view import RankRow, View, row_heard, suspects, told, unready
 
 

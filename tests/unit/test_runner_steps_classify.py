@@ -98,8 +98,9 @@ bye""",
 REASONS = {
     ("Permanent", REASON_OUT_OF_MEMORY): [
         *("trt-oom", "torch-oom", "trt-allocate"),
-        *("host-python", "host-cpp", "host-torch", "host-errno"),
     ],
+    # The memory limit is in no key.
+    ("Environment", REASON_OUT_OF_MEMORY): ["host-python", "host-cpp", "host-torch", "host-errno"],
     ("Environment", REASON_DISK_FULL): ["safetensors-disk", "python-disk", "quota"],
     ("Permanent", REASON_UNSUPPORTED_GPU): [
         *("no-kernel", "sm-warning", "incompatible", "needs-hopper"),
@@ -160,7 +161,7 @@ def test_exit_status_2_alone_is_no_usage_error() -> None:
 @pytest.mark.parametrize("code", [-signal.SIGKILL, 128 + signal.SIGKILL])
 def test_a_kill_is_a_memory_kill_unless_the_kernel_says_otherwise(code: int) -> None:
     unknown = classify("tool", ending("loading", code), Surroundings(oom_kills=None))
-    assert (unknown.outcome, unknown.reason) == ("Permanent", REASON_OUT_OF_MEMORY)
+    assert (unknown.outcome, unknown.reason) == ("Environment", REASON_OUT_OF_MEMORY)
     assert "stepResources.memory" in unknown.message
     counted = classify("tool", ending("x", code), Surroundings(oom_kills=1, memory_limit=2**36))
     assert counted.reason == REASON_OUT_OF_MEMORY

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.runner.steps.lines import LINE_BYTES, PROGRESS_SECONDS, TAIL_CHARACTERS, Lines
+from shardwright.runner.lines import LINE_BYTES, PROGRESS_SECONDS, TAIL_CHARACTERS, Lines
 from shardwright.runner.steps.tool import run_tool
 
 

@@ -273,10 +273,11 @@ def test_a_link_in_the_result_is_refused(volumes: Volumes) -> None:
     assert nothing_counts(volumes, first)
 
 
-def test_a_tool_that_is_killed_for_memory_is_for_good(volumes: Volumes) -> None:
+def test_a_tool_that_is_killed_for_memory_names_the_limit_to_raise(volumes: Volumes) -> None:
     none = volumes.root / "no-cgroup"
     report = volumes.run(volumes.checkpoint("--signal", "9"), cgroup=none)
-    assert (report.outcome, report.reason) == ("Permanent", REASON_OUT_OF_MEMORY)
+    assert (report.outcome, report.reason) == ("Environment", REASON_OUT_OF_MEMORY)
+    assert "stepResources.memory" in report.message
 
 
 def test_a_tool_that_is_killed_without_a_memory_kill_is_tried_again(volumes: Volumes) -> None:
@@ -297,7 +298,7 @@ def test_a_memory_kill_below_the_tool_is_seen(volumes: Volumes) -> None:
     command = f"echo 'oom_kill 3' > {cgroup}/memory.events; echo worker died; exit 1"
     request = with_command(volumes.checkpoint(), "sh", "-c", command)
     report = volumes.run(request, cgroup=cgroup)
-    assert (report.outcome, report.reason) == ("Permanent", REASON_OUT_OF_MEMORY)
+    assert (report.outcome, report.reason) == ("Environment", REASON_OUT_OF_MEMORY)
     assert "64.0 GiB" in report.message
 
 

@@ -148,7 +148,9 @@ def rank_ended(
         weight = VICTIM
     message = f"rank {rank} {how}"
     if reason == REASON_OUT_OF_MEMORY and oom_killed:
-        message += "; the kernel killed a process here for want of memory: raise pod.resources"
+        message += (
+            "; the kernel killed a process here for want of memory: raise spec.pod.resources.memory"
+        )
     moment = at - _HEAD_START_SECONDS if code in _OWN_FAULT else at
     return Cause(stage, rank, outcome, reason, message, tail, moment, weight)
 

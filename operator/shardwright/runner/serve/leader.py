@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from shardwright.runner.children import Exit
 from shardwright.runner.contract import ENVIRONMENT, REASON_RANK_FAILED, REASON_WORLD_MISMATCH
 from shardwright.runner.log import say
 from shardwright.runner.serve import inflight, mpi
@@ -21,7 +22,6 @@ from shardwright.runner.serve.cause import (
     launcher_ended,
     peer_lost,
 )
-from shardwright.runner.serve.children import Exit
 from shardwright.runner.serve.drain import CUT, WAIT, Draining, drain_verdict, hang, stall
 from shardwright.runner.serve.frames import ChannelError
 from shardwright.runner.serve.handshake import Session

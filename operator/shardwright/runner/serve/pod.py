@@ -19,17 +19,17 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from shardwright.runner.children import Children, Exit
 from shardwright.runner.contract import Report, ServeRequest
 from shardwright.runner.log import say
+from shardwright.runner.processes import Process, all_processes, below, read_bytes
 from shardwright.runner.serve import view as views
 from shardwright.runner.serve.cause import Cause, rank_ended, report, server_ended
-from shardwright.runner.serve.children import Children, Exit
 from shardwright.runner.serve.devices import topology
 from shardwright.runner.serve.links import judge
 from shardwright.runner.serve.mpi import MPI
 from shardwright.runner.serve.nccl import Ways
 from shardwright.runner.serve.places import Pace, Places
-from shardwright.runner.serve.processes import Process, all_processes, below, read_bytes
 from shardwright.runner.serve.ranks import RankEnded, RankMisplaced, RankServer, RankStarted
 from shardwright.runner.serve.shm import remove_leftovers
 from shardwright.runner.serve.table import rank_rows

@@ -18,11 +18,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shardwright.runner.children import DRAIN_SECONDS, pump
+from shardwright.runner.lines import Lines
+from shardwright.runner.processes import all_processes, below, die_with_parent, kill_process
 from shardwright.runner.serve.frames import FRAME_LIMIT_BYTES, ChannelError, read_frame, write_frame
 from shardwright.runner.serve.mpi import MPIError, rank_of
 from shardwright.runner.serve.places import Places
-from shardwright.runner.serve.processes import die_with_parent
-from shardwright.runner.steps.lines import Lines
 
 FAILED = 1
 NOT_FOUND = 127
@@ -30,8 +31,6 @@ NOT_FOUND = 127
 SEND_SECONDS = 60.0
 SEEN_SECONDS = 5.0
 TAIL_CHARS = 6 * 1024
-_READ_BYTES = 65536
-_DRAIN_SECONDS = 1.0
 
 
 def main(argv: Sequence[str], places: str, environment: Mapping[str, str] = os.environ) -> int:
@@ -92,13 +91,13 @@ class _Rank:
             threading.Thread(target=self._listen, daemon=True).start()
             return NOT_FOUND
         threading.Thread(target=self._listen, daemon=True).start()
-        pump = threading.Thread(target=_pump, args=(self._process, lines), daemon=True)
-        pump.start()
+        reader = threading.Thread(target=_follow, args=(self._process, lines), daemon=True)
+        reader.start()
         if self._terminated:
-            self._process.terminate()
+            self._terminate()
         code = self._process.wait()
         # What the command has started may hold its output open; its own lines are all there.
-        pump.join(_DRAIN_SECONDS)
+        reader.join(DRAIN_SECONDS)
         return code
 
     def _listen(self) -> None:
@@ -120,19 +119,20 @@ class _Rank:
         write_frame(self._out, payload, FRAME_LIMIT_BYTES, time.monotonic() + SEND_SECONDS)
 
     def _terminate(self, *_: object) -> None:
+        """Tell all that runs below: launchers that are shells pass no signal on.
+
+        `trtllm-llmapi-launch` ends alone and leaves its ranks, which then hold the GPU until the
+        runner kills them.
+        """
         self._terminated = True
-        if self._process is not None:
-            self._process.terminate()
+        for process in below(os.getpid(), all_processes()):
+            kill_process(process.pid, signal.SIGTERM)
 
 
-def _pump(process: subprocess.Popen[bytes], lines: Lines) -> None:
-    pipe = process.stdout
+def _follow(process: subprocess.Popen[bytes], lines: Lines) -> None:
+    if process.stdout is None:
+        raise ValueError("the command was started without a pipe for its output")
     try:
-        while pipe is not None:
-            data = os.read(pipe.fileno(), _READ_BYTES)
-            if not data:
-                break
-            lines.feed(data)
-        lines.end()
+        pump(process.stdout, lines)
     except ChannelError:
         process.kill()  # the runner is gone, and with it whoever this rank was for

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shardwright.runner.contract import ENV_NODE_NAME, ENV_POD_NAME, ServeRequest
-from shardwright.runner.serve.processes import Process, below
+from shardwright.runner.processes import Process, below
 from shardwright.runner.serve.view import RankRow
 
 # Of the states of a rank's processes, the one that tells most.

@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shardwright.runner.children import Exit
 from shardwright.runner.contract import ENVIRONMENT, REASON_WORLD_MISMATCH, ServeRequest
 from shardwright.runner.log import say
+from shardwright.runner.processes import kill_group
 from shardwright.runner.serve import view as views
 from shardwright.runner.serve.agent import (
     beat_message,
@@ -24,7 +26,6 @@ from shardwright.runner.serve.cause import (
     launcher_ended,
     peer_lost,
 )
-from shardwright.runner.serve.children import Exit
 from shardwright.runner.serve.daemon_line import DaemonCommand, LineError, from_message
 from shardwright.runner.serve.frames import ChannelError
 from shardwright.runner.serve.handshake import Session
@@ -32,7 +33,6 @@ from shardwright.runner.serve.meet import PeerDown, PeerSaid, PeerUp, call_leade
 from shardwright.runner.serve.mpi import MPI, settings
 from shardwright.runner.serve.net import interface_of, resolve
 from shardwright.runner.serve.pod import Pod, Surroundings, Told
-from shardwright.runner.serve.processes import kill_group
 from shardwright.runner.serve.secret import Token
 
 DAEMON = "mpi daemon"

@@ -90,6 +90,6 @@ def _bad_source(request: StepRequest, reason: str, why: str) -> StepFailedError:
             ENVIRONMENT,
             reason,
             f"{request.source} is not the {before} that this {request.step} is made from: {why}; "
-            "if it was deleted by hand, delete its record (a ConfigMap) too",
+            "it is made anew, a few times at most",
         )
     )

@@ -1,9 +1,9 @@
 """From how a tool ended to what the pod reports: outcome, stable reason, and a message with a fix.
 
 Permanent: the same command on the same kind of node fails again, so it is not repeated until the
-key changes. Environment: somewhere else or later it may work. What the kernel knows (exit status,
-its count of out-of-memory kills) goes before what a log says, and plain statements of a log before
-words that also stand in warnings.
+key changes. Environment: somewhere else, later or with more memory it may work. What the kernel
+knows (exit status, its count of out-of-memory kills) goes before what a log says; what words mean
+is a table, `patterns.ROWS`.
 """
 
 from __future__ import annotations
@@ -14,25 +14,16 @@ from dataclasses import dataclass
 from shardwright.runner.contract import (
     ENVIRONMENT,
     PERMANENT,
-    REASON_ACCESS_DENIED,
-    REASON_DISK_FULL,
-    REASON_GPU_MISMATCH,
     REASON_KILLED,
-    REASON_NETWORK,
     REASON_OUT_OF_MEMORY,
     REASON_TIMEOUT,
     REASON_TOOL_FAILED,
-    REASON_UNKNOWN_FLAG,
-    REASON_UNSUPPORTED_GPU,
 )
 from shardwright.runner.steps import patterns
 from shardwright.runner.steps.tool import Ending
 
-_USAGE_CODE = 2
 # A shell's way of saying that a child was killed by a signal.
 _SHELL_SIGNALS = 128
-# Words that also stand in warnings count only this near to the end.
-_NEAR_LINES = 60
 _LINE = 400
 
 
@@ -86,79 +77,26 @@ def classify(tool: str, ending: Ending, around: Surroundings) -> Cause:
             "timeouts.stepSeconds in the operator's settings",
         )
     if around.oom_kills or (killed_by == signal.SIGKILL and around.oom_kills is None):
-        return _host_memory(tool, around, "")
-    # A tool that ended well has overcome what it warned of.
-    near = ending.tail[-_NEAR_LINES:] if ending.code else ()
-    if ending.code == _USAGE_CODE and (line := patterns.USAGE.last(near)):
-        return Cause(
-            PERMANENT,
-            REASON_UNKNOWN_FLAG,
-            f"{tool} does not take its command line: {_short(line)}; change the field that this "
-            "option comes from, or engine.version or engine.image",
-            line,
-        )
-    return (
-        _by_words(tool, ending, around, near)
-        or _by_signal(tool, killed_by)
-        or _plain(tool, ending, near)
-    )
+        how = " and was killed by the kernel (exit 137)"
+        said = patterns.HOST_MEMORY_SAID.format(tool=tool, limit=_limit(around), how=how)
+        return Cause(ENVIRONMENT, REASON_OUT_OF_MEMORY, said)
+    return _by_words(tool, ending, around) or _by_signal(tool, killed_by) or _plain(tool, ending)
 
 
-def _by_words(
-    tool: str, ending: Ending, around: Surroundings, near: tuple[str, ...]
-) -> Cause | None:
-    """What the log says."""
-    if line := patterns.DISK.last(ending.tail):
-        rooms = ", ".join(f"{what} has {_gib(size)} free" for what, size in around.free)
-        return Cause(
-            ENVIRONMENT,
-            REASON_DISK_FULL,
-            f"{tool} found no space: {_short(line)}; {rooms or 'free space is unknown'}; make room "
-            "on the claim or raise stepResources.ephemeralStorage in the operator's settings",
-            line,
-        )
-    if line := patterns.GPU_MEMORY.last(ending.tail):
-        return Cause(
-            PERMANENT,
-            REASON_OUT_OF_MEMORY,
-            f"{tool} ran out of GPU memory: {_short(line)}; lower engine.limits, raise "
-            "parallelism.tensor, or choose another precision",
-            line,
-        )
-    if line := patterns.HOST_MEMORY.last(ending.tail):
-        return _host_memory(tool, around, line)
-    if line := patterns.SICK_GPU.last(near):
-        return Cause(
-            ENVIRONMENT,
-            REASON_GPU_MISMATCH,
-            f"{tool} could not use the node's GPU: {_short(line)}; look at the node's driver and "
-            "at nvidia-smi there",
-            line,
-        )
-    if line := patterns.UNSUPPORTED_GPU.last(near):
-        return Cause(
-            PERMANENT,
-            REASON_UNSUPPORTED_GPU,
-            f"{tool} does not support this GPU: {_short(line)}; choose another gpu.product, "
-            "quantization.weights or engine.version",
-            line,
-        )
-    if line := patterns.ACCESS.last(near):
-        return Cause(
-            PERMANENT,
-            REASON_ACCESS_DENIED,
-            f"{tool} was denied access: {_short(line)}; mend the Secret or the permissions on the "
-            "claim, then edit the spec or set the annotation shardwright.dev/restartedAt",
-            line,
-        )
-    if line := patterns.NETWORK.last(near):
-        return Cause(
-            ENVIRONMENT,
-            REASON_NETWORK,
-            f"{tool} could not reach the network: {_short(line)}; put the calibration data on the "
-            "claim, or let the pod reach where they come from",
-            line,
-        )
+def _by_words(tool: str, ending: Ending, around: Surroundings) -> Cause | None:
+    """What the log says: the first row that one of its lines tells."""
+    for row in patterns.ROWS:
+        line = row.told_by(ending.tail, ending.code)
+        if line:
+            rooms = ", ".join(f"{what} has {_gib(size)} free" for what, size in around.free)
+            said = row.said.format(
+                tool=tool,
+                line=_short(line),
+                rooms=rooms or "free space is unknown",
+                limit=_limit(around),
+                how=f": {_short(line)}",
+            )
+            return Cause(row.outcome, row.reason, said, line)
     return None
 
 
@@ -172,8 +110,8 @@ def _by_signal(tool: str, killed_by: int) -> Cause | None:
     )
 
 
-def _plain(tool: str, ending: Ending, near: tuple[str, ...]) -> Cause:
-    line = last_exception(near)
+def _plain(tool: str, ending: Ending) -> Cause:
+    line = last_exception(ending.tail[-patterns.NEAR_LINES :] if ending.code else ())
     said = f": {_short(line)}" if line else ", and said nothing that looks like a cause"
     return Cause(
         PERMANENT,
@@ -183,16 +121,8 @@ def _plain(tool: str, ending: Ending, near: tuple[str, ...]) -> Cause:
     )
 
 
-def _host_memory(tool: str, around: Surroundings, line: str) -> Cause:
-    limit = f" under a limit of {_gib(around.memory_limit)}" if around.memory_limit else ""
-    how = f": {_short(line)}" if line else " and was killed by the kernel (exit 137)"
-    return Cause(
-        PERMANENT,
-        REASON_OUT_OF_MEMORY,
-        f"{tool} ran out of host memory{limit}{how}; raise stepResources.memory in the operator's "
-        "settings, or choose a smaller model",
-        line,
-    )
+def _limit(around: Surroundings) -> str:
+    return f" under a limit of {_gib(around.memory_limit)}" if around.memory_limit else ""
 
 
 def last_exception(tail: tuple[str, ...]) -> str:

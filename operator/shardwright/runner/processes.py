@@ -15,7 +15,8 @@ from shardwright.runner.log import say
 _PROC = Path("/proc")
 # After the name: state is the first of them, start time the twentieth.
 _FIELDS = 20
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+# linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 36, 37
 
 
 @dataclass(frozen=True)
@@ -94,13 +95,19 @@ def read_bytes(pids: Iterable[int]) -> int:
     return total
 
 
-def adopt_orphans() -> None:
-    """Become the parent of processes below this one whose parent has ended.
+def adopt_orphans(*, wanted: bool = True) -> None:
+    """Become the parent of processes below this one whose parent has ended, or be it no more.
 
     Process 1 of a container is that anyway.
     """
-    if not _prctl(_PR_SET_CHILD_SUBREAPER, 1):
+    if not _prctl(_PR_SET_CHILD_SUBREAPER, int(wanted)):
         say("orphans of this runner's processes go to process 1: this kernel has no subreapers")
+
+
+def adopts_orphans() -> bool:
+    """Whether this process is told to be the parent of orphans below it."""
+    told = ctypes.c_int(0)
+    return _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(told)) and bool(told.value)
 
 
 def die_with_parent() -> None:
@@ -110,7 +117,8 @@ def die_with_parent() -> None:
 
 def _prctl(option: int, value: int) -> bool:
     try:
-        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        return bool(prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))) == 0)
     except (OSError, AttributeError):
         return False  # a C library without prctl; both uses only make an end cleaner
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -37,6 +38,8 @@ class Lines:
         self._passed = passed
         self._clock = clock
         self._open = b""
+        # One thread reads a program's output, another asks for its end.
+        self._lock = threading.Lock()
         self._kept: deque[str] = deque()
         self._size = 0
         self._replaceable = False
@@ -61,7 +64,8 @@ class Lines:
 
     def tail(self) -> list[str]:
         """The last lines, oldest first, of at most `TAIL_CHARACTERS` in all."""
-        return list(self._kept)
+        with self._lock:
+            return list(self._kept)
 
     def _take(self, line: bytes, *, progress: bool) -> None:
         now = self._clock()
@@ -69,10 +73,13 @@ class Lines:
             self._passed(line + b"\n")
             if progress:
                 self._shown = now
+        with self._lock:
+            self._keep(line[:LINE_BYTES].decode("utf-8", "replace"), progress=progress)
+
+    def _keep(self, text: str, *, progress: bool) -> None:
         if self._replaceable:
             self._size -= len(self._kept.pop())
         self._replaceable = progress
-        text = line[:LINE_BYTES].decode("utf-8", "replace")
         self._kept.append(text)
         self._size += len(text)
         while self._size > TAIL_CHARACTERS:

@@ -1,0 +1,95 @@
+"""Launchers that leave their ranks behind: the runner ends `mpirun` and all that is below it.
+
+`trtllm-llmapi-launch` is a shell script: rank 0 runs the server in the background, every rank its
+worker, and a signal ends the shell alone (NVIDIA/TensorRT-LLM, tensorrt_llm/llmapi). The pods here
+have no process namespace, so that no kernel ends for the runner what it has left.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.runner.serve_world import HERE, HTTP, World, eventually, needs_mpi, python, world
+
+from shardwright.runner.processes import all_processes, below
+
+pytestmark = [needs_mpi, pytest.mark.timeout(180)]
+
+ENGINE = f"{python()} {HERE / 'serve_engine.py'} {HTTP}"
+LAUNCHERS = {
+    "signal ends the shell alone": f"{ENGINE} & wait",
+    "ranks in sessions of their own": f"setsid {ENGINE} & wait",
+    "ranks deaf to SIGTERM": f"env ENGINE_DEAF=1 setsid {ENGINE} & wait",
+    "ranks whose parent has ended": f"(setsid {ENGINE} &) ; exec sleep 1000",
+}
+
+
+@contextmanager
+def launched(folder: Path, script: str, **pace: float) -> Iterator[World]:
+    """A group of 2 × 2 ranks, each below a shell of its own; ready."""
+    with world(folder, 2, 2, ("sh", "-c", script), drain_timeout_seconds=5) as group:
+        group.own_processes = False
+        group.pace = {**group.pace, **pace}
+        group.start(0)
+        group.start(1)
+        group.ready()
+        yield group
+
+
+def engines(group: World) -> list[int]:
+    """Process ids of the ranks themselves."""
+    return [
+        pid
+        for pid, words in group.left().items()
+        if "serve_engine.py" in words and not words.startswith("sh ")
+    ]
+
+
+@pytest.mark.parametrize("script", LAUNCHERS.values(), ids=LAUNCHERS)
+def test_after_sigterm_nothing_below_mpirun_is_left(tmp_path: Path, script: str) -> None:
+    with launched(tmp_path, script) as group:
+        assert len(engines(group)) == 4
+        group.pods[0].signal(signal.SIGTERM)
+        group.pods[1].signal(signal.SIGTERM)
+        assert [pod.end(40).outcome for pod in group.pods] == ["Done", "Done"]
+        # Not eventually: the runner's own end is the promise that the GPUs are free.
+        assert group.left() == {}
+
+
+def test_ranks_that_listen_end_before_they_are_killed(tmp_path: Path) -> None:
+    """SIGTERM reaches the ranks below a shell that passes nothing on."""
+    with launched(tmp_path, LAUNCHERS["signal ends the shell alone"], end=60.0) as group:
+        group.pods[0].signal(signal.SIGTERM)
+        started = time.monotonic()
+        assert [pod.end(30).outcome for pod in group.pods] == ["Done", "Done"]
+        assert time.monotonic() - started < 20
+        assert group.left() == {}
+
+
+def test_a_killed_launcher_takes_its_rank_and_the_group_along(tmp_path: Path) -> None:
+    with launched(tmp_path, LAUNCHERS["ranks deaf to SIGTERM"]) as group:
+        runner = group.pods[1].process.pid
+        shells = {
+            process.pid
+            for process in below(runner, all_processes())
+            if group.left().get(process.pid, "").startswith("sh ")
+        }
+        os.kill(min(shells), signal.SIGKILL)
+        own, other = group.pods[1].end(40), group.pods[0].end(40)
+        assert own.reason == "Killed"
+        assert other.reason == "PeerLost"
+        assert group.left() == {}
+
+
+def test_a_killed_mpirun_leaves_no_rank_on_any_stage(tmp_path: Path) -> None:
+    with launched(tmp_path, LAUNCHERS["ranks deaf to SIGTERM"]) as group:
+        mpirun = [pid for pid, words in group.left().items() if words.startswith("mpirun ")]
+        os.kill(mpirun[0], signal.SIGKILL)
+        assert {pod.end(40).outcome for pod in group.pods} == {"Environment"}
+        eventually(lambda: group.left() == {}, 1, lambda: str(group.left()))
