@@ -9,7 +9,7 @@ from tests.golden import specs
 from shardwright.api.spec import Rollout
 from shardwright.observe.world import PodView
 from shardwright.plan import acts
-from shardwright.plan.chain import Chain, Next
+from shardwright.plan.attempts import Chain, Next
 from shardwright.plan.deployment import _settle_loan
 from shardwright.plan.groups import Group, State
 from shardwright.plan.memory import Memory
@@ -81,3 +81,7 @@ def test_a_loan_goes_on_while_there_is_hope_and_ends_when_there_is_none() -> Non
     assert not _settle_loan(lent, GOAL, hopeless=True).borrowed
     assert not _settle_loan(lent, replace(GOAL, target_proven=True), hopeless=False).borrowed
     assert not _settle_loan(lent, replace(GOAL, target="old"), hopeless=False).borrowed
+    for held, revision in ((True, GOAL.target), (True, GOAL.serving), (False, GOAL.target)):
+        waits = replace(lent, wishes=(Wish(1, 2, revision, held=held),))
+        kept = _settle_loan(waits, GOAL, hopeless=False).borrowed
+        assert bool(kept) is not (held and revision == GOAL.target)

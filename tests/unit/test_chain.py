@@ -19,14 +19,19 @@ from shardwright.observe.world import (
     RecordState,
     Resources,
 )
-from shardwright.plan.chain import MAX_REBUILDS, Chain, Next, Shop, Tries, judge, missing
+from shardwright.plan.attempts import Chain, Next, Shop, Tries
+from shardwright.plan.chain import MAX_REBUILDS, judge, missing
 from shardwright.plan.resolve import model_key, resolve
+from shardwright.plan.stepfaults import floors
 from shardwright.resolved import Artifact, Resolved
 from shardwright.runner.contract import (
     DONE,
     ENVIRONMENT,
     PERMANENT,
     REASON_ACCESS_DENIED,
+    REASON_MANIFEST_MISMATCH,
+    REASON_MANIFEST_MISSING,
+    REASON_OUT_OF_MEMORY,
     REASON_UNKNOWN_FLAG,
     STEP_CHECKPOINT,
     STEP_ENGINE,
@@ -288,7 +293,7 @@ def test_what_the_user_can_mend_is_counted_and_not_held_against_the_key() -> Non
     [
         ({"report": report(ENVIRONMENT, reason="DiskFull", message="0 left")}, "DiskFull", "0 le"),
         ({"disrupted": "PreemptionByScheduler"}, "Evicted", "Preemption"),
-        ({"exit_reason": "OOMKilled", "exit_code": 137}, "OOMKilled", "exit code 137"),
+        ({"exit_reason": "Error", "exit_code": 3}, "Error", "exit code 3"),
         ({}, "DeadlineExceeded", "too long"),
     ],
 )
@@ -415,6 +420,168 @@ def test_stalled_after_two_rebuilds(rebuilds: int, wanted: Next) -> None:
         assert chain.reason == "ArtifactUnusable"
         assert "rank0 bad" in chain.message
         assert f"ConfigMap {trashed.name}" in chain.message
+
+
+# Out of memory: again under the same limit it would run out again.
+
+LIMIT = Resources(memory_bytes=64 * 2**30)
+KILLED = {"exit_reason": "OOMKilled", "exit_code": 137}
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (KILLED, "its limit of 64.0 GiB; raise stepResources.memory in the operator's settings"),
+        (
+            {"report": report(ENVIRONMENT, reason=REASON_OUT_OF_MEMORY, message="raise it")},
+            "raise it",
+        ),
+    ],
+    ids=["by-the-kernel", "told-by-the-runner"],
+)
+def test_a_step_out_of_memory_is_tried_once_more_elsewhere_and_then_waits(
+    last: dict[str, Any], words: str
+) -> None:
+    first = job(failed=True, requests=LIMIT)
+    once = ruling(jobs=(first,), pods=(pod(first, **last),))
+    assert (once.next, once.reason) == (Next.COUNT, REASON_OUT_OF_MEMORY)
+    assert words in once.message
+    assert once.tries is not None
+    assert once.tries.avoid == ("n1",)
+    waiting = ruling(jobs=(first,), tries=once.tries)
+    assert waiting.next is Next.BACKOFF
+    assert "failed 1 of 2 times" in waiting.message
+    second = job(attempt=2, node="n2", failed=True, requests=LIMIT)
+    twice = ruling(jobs=(first, second), pods=(pod(second, **last),), tries=once.tries)
+    assert twice.tries is not None
+    spent = ruling(jobs=(first, second), tries=twice.tries, now=NOW + 1000)
+    assert (spent.next, spent.reason) == (Next.STALLED, REASON_OUT_OF_MEMORY)
+    assert words in spent.message
+    assert "goes on by itself with more memory" in spent.message
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_step_that_ran_out_of_memory_goes_on_once_the_settings_give_it_more(more: int) -> None:
+    tries = Tries(2, 2, "4", NOW + 99, reason=REASON_OUT_OF_MEMORY, cause="killed")
+    had = Resources(memory_bytes=2 * ENGINE.resources.memory_bytes)
+    jobs = (job(failed=True), job(attempt=2, failed=True, requests=had))
+    given = {STEP_ENGINE: Resources(memory_bytes=had.memory_bytes + more)}
+    chain = ruling(jobs=jobs, tries=tries, floors=given)
+    assert chain.next is (Next.CREATE if more else Next.STALLED)
+    if more:
+        assert chain.attempt == 3
+        assert chain.artifact is not None
+        assert chain.artifact.resources.memory_bytes == had.memory_bytes + 1
+        again = job(attempt=3, failed=True, requests=given[STEP_ENGINE])
+        counted = ruling(
+            jobs=(*jobs, again), pods=(pod(again, **KILLED),), tries=tries, floors=given
+        )
+        assert counted.tries is not None
+        assert (counted.tries.failures, counted.tries.attempts) == (1, 3)
+
+
+def test_a_fetch_out_of_memory_names_its_own_setting() -> None:
+    fetch = job(MODEL, failed=True, requests=LIMIT)
+    records = {(CLAIM.uid, MODEL.step, MODEL.key): record(MODEL, state=RecordState.TRASHED)}
+    fetch = replace(fetch, attempt=2)
+    chain = ruling(jobs=(fetch,), pods=(pod(fetch, **KILLED),), records=records)
+    assert (chain.next, chain.reason) == (Next.COUNT, REASON_OUT_OF_MEMORY)
+    assert "raise fetchResources.memory" in chain.message
+
+
+def test_gpu_memory_is_a_matter_of_the_key() -> None:
+    last = report(PERMANENT, reason=REASON_OUT_OF_MEMORY, message="CUDA out of memory")
+    assert ruling(jobs=(job(failed=True),), pods=(pod(job(), report=last),)).next is Next.FAIL
+
+
+def test_settings_never_take_anything_from_a_step() -> None:
+    chain = ruling(floors=floors(Settings()))
+    assert chain.artifact == ENGINE
+    smaller = {STEP_ENGINE: Resources(memory_bytes=1, cpu_millis=1)}
+    assert ruling(floors=smaller).artifact == ENGINE
+
+
+# The source is damaged: it is withdrawn, not the step that found it.
+
+FOUND = report(ENVIRONMENT, reason=REASON_MANIFEST_MISMATCH, message="rank1 is truncated")
+
+
+def found_bad(attempt: int = 1, *, of: int = 1, by: Report = FOUND) -> dict[str, Any]:
+    """An attempt at the engine that found the checkpoint bad which attempt `of` had made."""
+    failed = job(attempt=attempt, failed=True, active=0, source_attempt=of)
+    return {"jobs": (failed,), "pods": (pod(failed, report=by),)}
+
+
+@pytest.mark.parametrize("reason", [REASON_MANIFEST_MISMATCH, REASON_MANIFEST_MISSING])
+def test_a_damaged_checkpoint_that_the_engine_step_finds_is_withdrawn(reason: str) -> None:
+    chain = ruling(**found_bad(by=replace(FOUND, reason=reason)))
+    assert (chain.next, chain.artifact, chain.source) == (
+        Next.WITHDRAW,
+        ENGINE,
+        record(CHECKPOINT),
+    )
+    assert (chain.reason, chain.message) == (reason, "rank1 is truncated")
+    assert chain.tries is None
+
+
+def test_a_damaged_model_that_the_checkpoint_step_finds_is_withdrawn() -> None:
+    failed = job(CHECKPOINT, attempt=1, failed=True, source_attempt=1)
+    records = {(CLAIM.uid, MODEL.step, MODEL.key): record(MODEL)}
+    bad = replace(FOUND, step=STEP_CHECKPOINT, key=CHECKPOINT.key)
+    chain = ruling(jobs=(failed,), pods=(pod(failed, report=bad),), records=records)
+    assert (chain.next, chain.artifact, chain.source) == (
+        Next.WITHDRAW,
+        CHECKPOINT,
+        record(MODEL),
+    )
+
+
+def test_a_withdrawn_checkpoint_is_made_anew_before_the_engine_is_tried_again() -> None:
+    withdrawn = record(CHECKPOINT, state=RecordState.TRASHED, rebuilds=1)
+    chain = ruling(withdrawn, **found_bad())
+    assert (chain.next, chain.artifact, chain.attempt) == (Next.CREATE, CHECKPOINT, 2)
+    again = ruling(record(CHECKPOINT, attempt=2, rebuilds=1), **found_bad())
+    assert (again.next, again.artifact, again.attempt) == (Next.CREATE, ENGINE, 2)
+    assert again.source is not None
+    assert again.source.attempt == 2
+
+
+def test_one_damage_is_held_against_one_checkpoint_whoever_looks() -> None:
+    """Two deployments share the Job, and each has a status of its own."""
+    rebuilt = record(CHECKPOINT, attempt=2, rebuilds=1)
+    for tries in (None, Tries(attempts=1, failures=1, edit="4"), Tries(edit="9")):
+        assert ruling(rebuilt, tries=tries, **found_bad()).next is Next.CREATE
+
+
+def test_a_rebuilt_checkpoint_that_is_found_bad_too_is_withdrawn_again_and_at_last_left() -> None:
+    rebuilt = record(CHECKPOINT, attempt=3, rebuilds=MAX_REBUILDS)
+    assert ruling(rebuilt, **found_bad(3, of=3)).next is Next.WITHDRAW
+    withdrawn = replace(rebuilt, state=RecordState.TRASHED, rebuilds=MAX_REBUILDS + 1)
+    chain = ruling(withdrawn, **found_bad(3, of=3))
+    assert (chain.next, chain.artifact) == (Next.STALLED, CHECKPOINT)
+    assert chain.reason == "ArtifactUnusable"
+
+
+def test_a_job_that_does_not_say_which_checkpoint_it_saw_is_counted() -> None:
+    chain = ruling(**found_bad(of=0))
+    assert (chain.next, chain.reason) == (Next.COUNT, REASON_MANIFEST_MISMATCH)
+
+
+def test_the_first_attempt_knows_which_checkpoint_it_works_on() -> None:
+    chain = ruling()
+    assert chain.source == record(CHECKPOINT)
+
+
+# Written down before the first Job.
+
+
+def test_an_artifact_that_was_only_begun_is_made_as_if_nothing_were_known() -> None:
+    begun = record(ENGINE, state=RecordState.BUILDING, attempt=0)
+    assert missing(RESOLVED, {(CLAIM.uid, ENGINE.step, ENGINE.key): begun})[-1] == ENGINE
+    chain = ruling(begun)
+    assert (chain.next, chain.artifact, chain.attempt) == (Next.CREATE, ENGINE, 1)
+    done = ruling(begun, jobs=(job(complete=True),), pods=(pod(job(), report=report()),))
+    assert done.next is Next.RECORD
 
 
 def test_the_report_of_any_of_a_jobs_pods_counts() -> None:

@@ -17,7 +17,8 @@ from shardwright.api.settings import Retention, Settings
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.observe.projections import record_view
 from shardwright.observe.world import ClaimView, JobView, Record, RecordState, Resources
-from shardwright.plan.chain import Next, Shop, judge_artifact, missing
+from shardwright.plan.attempts import Next, Shop
+from shardwright.plan.chain import judge_artifact, missing
 from shardwright.plan.collection import (
     COLLECTED,
     DISCARDED,

@@ -22,7 +22,8 @@ from shardwright.observe.world import (
     Record,
     RecordState,
 )
-from shardwright.plan.chain import Chain, Next, Shop, Tries, judge_artifact
+from shardwright.plan.attempts import Chain, Next, Shop, Tries
+from shardwright.plan.chain import judge_artifact
 from shardwright.plan.conditions import Outcome
 from shardwright.plan.groups import Group, Placed, State, observe_group
 from shardwright.plan.memory import Memory

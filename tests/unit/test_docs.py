@@ -21,6 +21,7 @@ REASON_SOURCES = [
     CODE / "fetching/failures.py",
     CODE / "plan/aim.py",
     CODE / "plan/acts.py",
+    CODE / "plan/attempts.py",
     CODE / "plan/chain.py",
     CODE / "plan/checks.py",
     CODE / "plan/choice.py",
@@ -29,7 +30,9 @@ REASON_SOURCES = [
     CODE / "plan/groups.py",
     CODE / "plan/links.py",
     CODE / "plan/question.py",
+    CODE / "plan/recording.py",
     CODE / "plan/room.py",
+    CODE / "plan/stepfaults.py",
     CODE / "control/transitions.py",
     CODE / "runner/__main__.py",
     CODE / "runner/contract.py",
@@ -40,7 +43,9 @@ NOT_REASONS = {
     *("True", "False", "Unknown"),  # condition statuses
     *("Absent", "Partial", "Gated", "Placing", "Starting", "Broken"),  # states of groups
     *("Artifact", "Crash", "Node", "Permanent", "Unplaced", "Environment", "Done"),  # faults
-    *("Backoff", "Count", "Create", "Fail", "Place", "Record", "Wait"),  # what a chain asks for
+    # what a chain asks for
+    *("Backoff", "Count", "Create", "Fail", "Place", "Record", "Wait", "Withdraw"),
+    *("Key", "Source", "Memory", "Surroundings"),  # what is to blame for a step
     *("ErrImagePull", "ErrImageNeverPull", "ImagePullBackOff", "InvalidImageName"),  # the kubelet's
     *("ContainerCreating", "PodInitializing", "UnexpectedAdmissionError", "NodeAffinity"),
     *("Trash", "Restore", "Purge"),  # what a sweep does

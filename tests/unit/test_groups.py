@@ -177,7 +177,8 @@ def test_a_group_serves_once_a_member_carries_the_label() -> None:
         ({"report": said(REASON_UNKNOWN_FLAG, PERMANENT)}, Fault.PERMANENT, None, ()),
         ({"report": said(REASON_OUT_OF_MEMORY, PERMANENT)}, Fault.PERMANENT, None, ()),
         ({"report": said(REASON_RANK_FAILED)}, Fault.CRASH, None, ("n1",)),
-        ({"exit_reason": "OOMKilled", "exit_code": 137}, Fault.CRASH, "OOMKilled", ("n1",)),
+        ({"exit_reason": "OOMKilled", "exit_code": 137}, Fault.MEMORY, "OOMKilled", ("n1",)),
+        ({"report": said(REASON_OUT_OF_MEMORY)}, Fault.MEMORY, None, ("n1",)),
         ({}, Fault.CRASH, "PodFailed", ("n1",)),
         ({"exit_reason": "", "exit_code": None}, Fault.CRASH, "PodFailed", ("n1",)),
         ({"phase": "Succeeded", "exit_code": 0}, Fault.CRASH, "PodFailed", ("n1",)),
@@ -199,6 +200,16 @@ def test_what_an_ended_member_says_decides_whose_fault_it_is(
     assert group.breakage.nodes == avoided
     assert "p1" in group.breakage.cause
     assert "n1" in group.breakage.cause
+
+
+def test_a_container_that_the_kernel_killed_whole_names_its_limit_and_the_field() -> None:
+    """With the group kill of cgroup v2 the runner dies too, and nobody reports."""
+    had = Resources(memory_bytes=96 * 2**30)
+    broken = seen(ready(0), ended(1, exit_reason="OOMKilled", exit_code=137, requests=had)).breakage
+    assert broken is not None
+    assert "OOMKilled with exit code 137" in broken.cause
+    assert "limit of 96.0 GiB" in broken.cause
+    assert broken.cause.endswith("raise spec.pod.resources.memory")
 
 
 def test_a_cause_names_pod_rank_node_and_the_reported_reason_and_keeps_the_log() -> None:

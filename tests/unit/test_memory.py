@@ -15,7 +15,7 @@ from shardwright.api.status import (
     StepStatus,
 )
 from shardwright.observe.world import PodView
-from shardwright.plan.chain import Tries
+from shardwright.plan.attempts import Tries
 from shardwright.plan.memory import Memory, recall, same
 from shardwright.plan.rollout import Wish
 from shardwright.plan.times import stamp

@@ -187,12 +187,15 @@ def test_a_job_is_read_back_as_what_it_was_made_for() -> None:
     ):
         view = job_view(stored(job))
         assert (view.step, view.key, view.attempt) == (artifact.step, artifact.key, 3)
+        assert view.source_attempt == 0
         assert view.claim_uid == specs.CLAIM.uid
         assert view.owners == (OWNER.uid,)
         assert view.suspended
         assert view.node == ""
         assert view.requests.gpus == artifact.gpus
         assert view.requests.memory_bytes == artifact.resources.memory_bytes
+    for job in jobs(resolved.spec, source_attempt=5).values():
+        assert job_view(stored(job)).source_attempt == 5
 
 
 def test_several_deployments_own_one_job_and_none_controls_it() -> None:

@@ -291,7 +291,9 @@ def test_a_candidate_that_crashes_is_tried_again_before_it_counts() -> None:
     assert verdict.failed_proof is not None  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("fault", [Fault.NODE, Fault.EVICTED, Fault.UNPLACED, Fault.ARTIFACT])
+@pytest.mark.parametrize(
+    "fault", [Fault.NODE, Fault.EVICTED, Fault.UNPLACED, Fault.ARTIFACT, Fault.MEMORY]
+)
 def test_a_candidate_lost_to_its_surroundings_is_no_failed_proof(fault: Fault) -> None:
     aim = goal(1, target="r2", serving="r1", proven=False)
     wish = Wish(1, 2, "r2", restarts=CANDIDATE_CRASHES + 5)

@@ -30,6 +30,8 @@ LABEL_SERVING = f"{GROUP}/serving"
 LABEL_STEP = f"{GROUP}/step"
 LABEL_KEY = f"{GROUP}/key"
 LABEL_ATTEMPT = f"{GROUP}/attempt"
+# Which attempt made the artifact that a step works on: a damaged one is withdrawn only once.
+LABEL_SOURCE_ATTEMPT = f"{GROUP}/source-attempt"
 LABEL_RECORD = f"{GROUP}/record"
 LABEL_CLAIM_UID = f"{GROUP}/claim-uid"
 LABEL_RUNNER = f"{GROUP}/runner"

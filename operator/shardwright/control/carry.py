@@ -187,6 +187,7 @@ class Carrier:
         body = jobs.step_job(
             intent.artifact,
             attempt=intent.attempt,
+            source_attempt=intent.source_attempt,
             owners=[self._owner],
             spec=intent.spec,
             claim=intent.claim,

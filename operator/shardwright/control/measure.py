@@ -9,11 +9,17 @@ from __future__ import annotations
 from shardwright.api.status import LLMDeploymentStatus
 from shardwright.apply.executor import Outcome
 from shardwright.control.metrics import Metrics
-from shardwright.plan.chain import Chain, Next
+from shardwright.observe.world import RecordState
+from shardwright.plan.attempts import Chain, Next
 from shardwright.plan.situation import Decision, MakeRevision, Situation
 from shardwright.runner.contract import DONE, ENVIRONMENT, PERMANENT
 
-_ENDED = {Next.RECORD: DONE, Next.FAIL: PERMANENT, Next.COUNT: ENVIRONMENT}
+_ENDED = {
+    Next.RECORD: DONE,
+    Next.FAIL: PERMANENT,
+    Next.COUNT: ENVIRONMENT,
+    Next.WITHDRAW: ENVIRONMENT,
+}
 
 
 def measure_steps(metrics: Metrics, situation: Situation, decision: Decision) -> None:
@@ -29,7 +35,8 @@ def measure_steps(metrics: Metrics, situation: Situation, decision: Decision) ->
             continue
         resolved = intent.revision.resolved
         for artifact in resolved.artifacts:
-            if (resolved.claim_uid, artifact.step, artifact.key) in situation.records:
+            known = situation.records.get((resolved.claim_uid, artifact.step, artifact.key))
+            if known is not None and known.state is RecordState.READY:
                 metrics.artifacts_reused.labels(artifact.step).inc()
 
 

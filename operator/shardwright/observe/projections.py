@@ -19,6 +19,7 @@ from shardwright.api.names import (
     LABEL_ATTEMPT,
     LABEL_CLAIM_UID,
     LABEL_KEY,
+    LABEL_SOURCE_ATTEMPT,
     LABEL_STEP,
 )
 from shardwright.observe.nodes import pod_requests
@@ -135,6 +136,7 @@ def job_view(body: Body) -> JobView:
         step=labels.get(LABEL_STEP, ""),
         key=labels.get(LABEL_KEY, ""),
         attempt=_int(labels.get(LABEL_ATTEMPT)),
+        source_attempt=_int(labels.get(LABEL_SOURCE_ATTEMPT)),
         claim_uid=labels.get(LABEL_CLAIM_UID, ""),
         owners=tuple(item["uid"] for item in meta.get("ownerReferences") or ()),
         suspended=bool(spec.get("suspend")),

@@ -178,6 +178,7 @@ class JobView:
     step: str = ""
     key: str = ""
     attempt: int = 0
+    source_attempt: int = 0  # which attempt made what it is made from; 0 for none, or not told
     claim_uid: str = ""
     owners: tuple[str, ...] = ()  # uids of the deployments that need it
     suspended: bool = False
@@ -197,6 +198,7 @@ class JobView:
 class RecordState(StrEnum):
     """What a record says of its artifact."""
 
+    BUILDING = "Building"  # asked for the first time: from now on its folder may be there
     READY = "Ready"
     FAILED = "Failed"  # for good, until the key changes
     TRASHED = "Trashed"

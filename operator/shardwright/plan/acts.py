@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from shardwright.api import names
 from shardwright.api.spec import CommonSpec
-from shardwright.observe.world import ClaimView, PodView, Record, RecordState
-from shardwright.plan.chain import Chain, Next
+from shardwright.observe.world import PodView
+from shardwright.plan.attempts import Chain, Next
 from shardwright.plan.groups import Group, State, dead_node, slot_of, stage_of
+from shardwright.plan.recording import begun
 from shardwright.plan.revisions import Revision, proven, prunable
-from shardwright.plan.rollout import Verdict, Wish, minimum_available
+from shardwright.plan.rollout import Wish, minimum_available
 from shardwright.plan.situation import (
     AdoptStep,
     CreatePods,
@@ -30,9 +31,7 @@ from shardwright.plan.situation import (
     PlaceStep,
     PruneRevision,
     Situation,
-    WriteRecord,
 )
-from shardwright.runner.contract import STEP_PROOF
 
 
 def act(
@@ -148,7 +147,9 @@ def _steps(
             continue
         wanted.add((claim.uid, artifact.step, artifact.key))
         if chain.next is Next.CREATE:
-            intents.append(CreateStep(artifact, chain.attempt, spec, claim))
+            intents += begun(situation, artifact, claim)
+            made_from = chain.source.attempt if chain.source is not None else 0
+            intents.append(CreateStep(artifact, chain.attempt, spec, claim, made_from))
         job = chain.job
         if job is None:
             continue
@@ -266,115 +267,3 @@ def _pruned(
         if revision is not None:
             live.add(revision.name)
     return [PruneRevision(revision) for revision in prunable(revisions, frozenset(live))]
-
-
-def records_of_verdict(
-    situation: Situation, verdict: Verdict, revisions: Mapping[str, Revision], target: str
-) -> list[Intent]:
-    """What broken groups say of artifacts: a failed proof, or files that are not what they were."""
-    intents: list[Intent] = []
-    if verdict.failed_proof is not None and target in revisions:
-        resolved = revisions[target].resolved
-        failure = verdict.failed_proof
-        intents.extend(
-            _write(
-                situation,
-                Record(
-                    step=STEP_PROOF,
-                    key=resolved.proof_key,
-                    claim_uid=resolved.claim_uid,
-                    state=RecordState.FAILED,
-                    inputs=resolved.proof_inputs,
-                    reason=failure.reason,
-                    message=failure.cause,
-                    log_tail=failure.log_tail,
-                    created=situation.now,
-                ),
-            )
-        )
-    if verdict.bad_artifact is not None and verdict.bad_revision in revisions:
-        resolved = revisions[verdict.bad_revision].resolved
-        known = situation.records.get((resolved.claim_uid, resolved.serve_step, resolved.serve_key))
-        if known is not None and known.state is RecordState.READY:
-            intents.extend(
-                _write(situation, _trashed(known, verdict.bad_artifact.cause, situation.now))
-            )
-    return intents
-
-
-def _trashed(record: Record, message: str, now: float) -> Record:
-    return Record(
-        step=record.step,
-        key=record.key,
-        claim_uid=record.claim_uid,
-        state=RecordState.TRASHED,
-        name=record.name,
-        inputs=record.inputs,
-        commit=record.commit,
-        facts=record.facts,
-        reason="ArtifactUnusable",
-        message=message,
-        created=now,
-        attempt=record.attempt,
-        rebuilds=record.rebuilds + 1,
-    )
-
-
-def records_of_chains(situation: Situation, chains: Mapping[str, Chain]) -> list[Intent]:
-    """Write down what finished Jobs made, or why they never will."""
-    intents: list[Intent] = []
-    for chain in chains.values():
-        artifact, report, job = chain.artifact, chain.report, chain.job
-        if chain.next not in (Next.RECORD, Next.FAIL) or not (artifact and report and job):
-            continue
-        old = situation.records.get((job.claim_uid, artifact.step, artifact.key))
-        done = chain.next is Next.RECORD
-        intents.extend(
-            _write(
-                situation,
-                Record(
-                    step=artifact.step,
-                    key=artifact.key,
-                    claim_uid=job.claim_uid,
-                    state=RecordState.READY if done else RecordState.FAILED,
-                    inputs=artifact.inputs,
-                    commit=report.commit,
-                    facts=report.facts,
-                    total_bytes=report.total_bytes,
-                    reason="" if done else report.reason,
-                    message="" if done else report.message,
-                    log_tail="" if done else report.log_tail,
-                    created=situation.now,
-                    used=situation.now,
-                    attempt=job.attempt,
-                    rebuilds=old.rebuilds if old is not None else 0,
-                ),
-            )
-        )
-    return intents
-
-
-def proof_of(situation: Situation, revision: Revision) -> list[Intent]:
-    """Record the proof: a whole group of this revision is ready."""
-    resolved = revision.resolved
-    return _write(
-        situation,
-        Record(
-            step=STEP_PROOF,
-            key=resolved.proof_key,
-            claim_uid=resolved.claim_uid,
-            state=RecordState.READY,
-            inputs=resolved.proof_inputs,
-            created=situation.now,
-            used=situation.now,
-        ),
-    )
-
-
-def _write(situation: Situation, record: Record) -> list[Intent]:
-    claim = _claim(situation, record.claim_uid)
-    return [WriteRecord(record, claim)] if claim is not None else []
-
-
-def _claim(situation: Situation, uid: str) -> ClaimView | None:
-    return next((claim for claim in situation.claims.values() if claim.uid == uid), None)

@@ -13,7 +13,7 @@ from shardwright.api.asked import AskedSpec, asked_of
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.observe.world import ClaimView, Record, RecordState
 from shardwright.plan import chain as chains
-from shardwright.plan.chain import Chain, Shop
+from shardwright.plan.attempts import Chain, Shop
 from shardwright.plan.checks import accept, possible
 from shardwright.plan.choice import Plan, kept, outlook, plan_for
 from shardwright.plan.fleets import Fleets, fleets_of

@@ -8,8 +8,8 @@ among the newest `keepArtifacts`, or has been unused for less than `minAgeSecond
 The record says how far things are, so that any pass of any operator goes on from there:
 
     Ready ──▶ Collected ──(Trash)──▶ grace time ──▶ Purging ──(Purge)──▶ record deleted
-      ▲           │
-      └─(Restore)─┘  named again
+      ▲           │                                    ▲
+      └─(Restore)─┘  named again      Building, bad ──(Trash)
 
 The words in brackets are Jobs, whose names follow from key, stamp and action, so that each exists
 once. The step that cannot be taken back is decided twice, in two passes: `Purging` is written for
@@ -258,7 +258,9 @@ def _unnamed(records: Iterable[Record], stock: Stock, found: Collection) -> None
     """Records that nothing names, the newest of them kept."""
     kept = 0
     for record in sorted(records, key=lambda item: (-item.unused, item.key)):
-        files = record.step != STEP_PROOF and record.state is not RecordState.FAILED
+        # A fetch publishes file by file, so that one that failed has left some.
+        failed = record.state is RecordState.FAILED and record.step != STEP_MODEL
+        files = record.step != STEP_PROOF and not failed
         if files and record.state is RecordState.READY and kept < stock.retention.keep_artifacts:
             kept += 1
             continue

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from shardwright.api import names
 from shardwright.api.status import ConditionStatus
-from shardwright.plan.chain import Chain, Next
+from shardwright.plan.attempts import Chain, Next
 from shardwright.plan.groups import Group, State
 from shardwright.plan.links import topology
 from shardwright.plan.memory import Memory

@@ -15,15 +15,16 @@ from dataclasses import replace
 from shardwright.api.changes import why
 from shardwright.api.spec import Rollout
 from shardwright.observe.world import Record, RecordState
-from shardwright.plan import acts
+from shardwright.plan import acts, recording
 from shardwright.plan import chain as chains_
 from shardwright.plan.aim import Aim, aim
-from shardwright.plan.chain import Chain, Next, Shop
+from shardwright.plan.attempts import Chain, Next, Shop
 from shardwright.plan.groups import Group, next_deadline, observe_group, slot_of
 from shardwright.plan.memory import Memory, recall, same
 from shardwright.plan.revisions import Revision, proven, serving
 from shardwright.plan.rollout import Goal, Verdict, Wish, advance, mend
 from shardwright.plan.situation import CreatePods, Decision, Findings, Intent, Situation
+from shardwright.plan.stepfaults import floors
 from shardwright.runner.contract import STEP_PROOF
 from shardwright.runtimes.base import Refusal
 
@@ -89,10 +90,12 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
     )
     after = _after_mending(memory, verdict, target, chains)
     intents: list[Intent] = list(aimed.intents)
-    intents += acts.records_of_verdict(situation, verdict, by_name, target.name if target else "")
-    intents += acts.records_of_chains(situation, chains)
+    intents += recording.records_of_verdict(
+        situation, verdict, by_name, target.name if target else ""
+    )
+    intents += recording.records_of_chains(situation, chains)
     if target is not None and evidence and not recorded:
-        intents += acts.proof_of(situation, target)
+        intents += recording.proof_of(situation, target)
     if verdict.failed_proof is None:
         wishes, used = advance(after.wishes, groups, goal, incarnations=after.incarnations)
         after = replace(after, wishes=wishes, incarnations=used)
@@ -170,6 +173,7 @@ def _shop(situation: Situation, memory: Memory) -> Shop:
         jitter=situation.jitter,
         timeouts=situation.settings.timeouts,
         fleet_lost=situation.fleet_lost,
+        floors=floors(situation.settings),
     )
 
 
@@ -292,8 +296,12 @@ def _after_mending(
 
 
 def _settle_loan(memory: Memory, goal: Goal, *, hopeless: bool) -> Memory:
-    """A loan ends when the candidate serves, when nothing is left to prove, or it failed."""
-    over = goal.target_proven or goal.target == goal.serving or hopeless
+    """A loan ends when the candidate serves, when nothing is left to prove, or it failed.
+
+    One that is held waits for the user: what it was lent goes back meanwhile.
+    """
+    held = any(wish.held and wish.revision == goal.target for wish in memory.wishes)
+    over = goal.target_proven or goal.target == goal.serving or hopeless or held
     if memory.borrowed and over:
         return replace(memory, borrowed="")
     return memory

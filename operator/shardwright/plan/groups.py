@@ -20,6 +20,7 @@ from shardwright.runner.contract import (
     ARTIFACT_FAULTS,
     NODE_FAULTS,
     PERMANENT,
+    REASON_OUT_OF_MEMORY,
     REASON_PEER_LOST,
 )
 
@@ -44,6 +45,7 @@ class Fault(StrEnum):
     UNPLACED = "Unplaced"  # not bound in time: released whole
     ARTIFACT = "Artifact"  # the files are not what their manifest says
     PERMANENT = "Permanent"  # the runtime refuses and will again
+    MEMORY = "Memory"  # it took more than it is given: nothing that its engine's key holds
     CRASH = "Crash"  # it died
 
 
@@ -286,7 +288,9 @@ def _ended(pod: PodView) -> Breakage:
             return Breakage(Fault.NODE, report.reason, cause, nodes, report.log_tail)
         if report.outcome == PERMANENT:
             return Breakage(Fault.PERMANENT, report.reason, cause, (), report.log_tail)
-        return Breakage(Fault.CRASH, report.reason, cause, nodes, report.log_tail)
+        memory = report.reason == REASON_OUT_OF_MEMORY
+        fault = Fault.MEMORY if memory else Fault.CRASH
+        return Breakage(fault, report.reason, cause, nodes, report.log_tail)
     if pod.disrupted:
         return Breakage(
             Fault.EVICTED, "Evicted", f"pod {pod.name} was evicted from {pod.node}: {pod.disrupted}"
@@ -299,9 +303,15 @@ def _ended(pod: PodView) -> Breakage:
             nodes,
         )
     code = "" if pod.exit_code is None else f" with exit code {pod.exit_code}"
-    what = pod.exit_reason or pod.phase
-    reason = "OOMKilled" if pod.exit_reason == "OOMKilled" else "PodFailed"
-    return Breakage(Fault.CRASH, reason, f"pod {pod.name} on {pod.node} ended: {what}{code}", nodes)
+    cause = f"pod {pod.name} on {pod.node} ended: {pod.exit_reason or pod.phase}{code}"
+    if pod.exit_reason != "OOMKilled":
+        return Breakage(Fault.CRASH, "PodFailed", cause, nodes)
+    # The kernel kills the whole container, its runner too: nobody is left to report.
+    cause += (
+        f": it took more host memory than its limit of {pod.requests.memory_bytes / 2**30:.1f} "
+        "GiB, shared memory counted in; raise spec.pod.resources.memory"
+    )
+    return Breakage(Fault.MEMORY, "OOMKilled", cause, nodes)
 
 
 def _late(pods: Sequence[PodView], now: float, timeouts: Timeouts) -> Breakage | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from shardwright.api.names import LABEL_REVISION
 from shardwright.api.status import GroupStatus, LLMDeploymentStatus, StepStatus
 from shardwright.observe.world import PodView
-from shardwright.plan.chain import Tries
+from shardwright.plan.attempts import Tries
 from shardwright.plan.groups import slot_of
 from shardwright.plan.rollout import Wish
 from shardwright.plan.times import seconds

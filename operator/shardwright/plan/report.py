@@ -22,7 +22,7 @@ from shardwright.api.status import (
     StageMemory,
     StepStatus,
 )
-from shardwright.plan.chain import DOING
+from shardwright.plan.attempts import DOING
 from shardwright.plan.conditions import Outcome, Say, conditions
 from shardwright.plan.groups import Group, State
 from shardwright.plan.links import links_of

@@ -25,7 +25,7 @@ from shardwright.api.spec import Rollout
 from shardwright.plan.groups import Breakage, Fault, Group
 
 HELD_LOG_CHARACTERS = 500
-_OWN_FAULTS = frozenset({Fault.CRASH, Fault.PERMANENT, Fault.ARTIFACT})
+_OWN_FAULTS = frozenset({Fault.CRASH, Fault.PERMANENT, Fault.ARTIFACT, Fault.MEMORY})
 CANDIDATE_CRASHES = 3  # a candidate that died so often for reasons of its own is a failed proof
 
 
@@ -143,7 +143,10 @@ def _eased(wish: Wish, group: Group | None, goal: Goal, now: float, timeouts: Ti
 
 
 def _is_failed_proof(wish: Wish, breakage: Breakage) -> bool:
-    """A candidate lost to a node, an eviction or bad files has proven nothing either way."""
+    """A candidate lost to a node, an eviction or bad files has proven nothing either way.
+
+    Nor has one that was given too little memory: with more of it the same engine may load.
+    """
     if breakage.fault is Fault.PERMANENT:
         return True
     return breakage.fault is Fault.CRASH and wish.restarts + 1 >= CANDIDATE_CRASHES

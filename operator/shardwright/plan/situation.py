@@ -21,7 +21,7 @@ from shardwright.observe.world import (
     PodView,
     Record,
 )
-from shardwright.plan.chain import Chain
+from shardwright.plan.attempts import Chain
 from shardwright.plan.fleets import Fleets
 from shardwright.plan.groups import Group
 from shardwright.plan.inventory import Product
@@ -118,6 +118,7 @@ class CreateStep:
     attempt: int
     spec: CommonSpec
     claim: ClaimView
+    source_attempt: int = 0  # which attempt made what it works on
 
 
 @dataclass(frozen=True, slots=True)

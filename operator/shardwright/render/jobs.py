@@ -61,6 +61,7 @@ def step_job(
     claim: ClaimView,
     settings: Settings,
     runner_config_map: str,
+    source_attempt: int = 0,
 ) -> Manifest:
     """The suspended Job of one attempt.
 
@@ -73,9 +74,10 @@ def step_job(
         claim: Where the artifact will live.
         settings: Deadlines.
         runner_config_map: Name of the namespace's ConfigMap that holds the runner.
+        source_attempt: Which attempt made what the step works on; 0 for a model's fetch.
     """
     fetch = artifact.step == STEP_MODEL
-    marks = labels_of(artifact, attempt, claim.uid)
+    marks = labels_of(artifact, attempt, claim.uid, source_attempt)
     placed = common.volumes(
         spec,
         shm="" if fetch else SHM,
@@ -136,8 +138,11 @@ def step_job(
     }
 
 
-def labels_of(artifact: Artifact, attempt: int, claim_uid: str) -> dict[str, str]:
+def labels_of(
+    artifact: Artifact, attempt: int, claim_uid: str, source_attempt: int = 0
+) -> dict[str, str]:
     """Labels of a step Job and its pod: they are read back as the Job's identity."""
+    source = {names.LABEL_SOURCE_ATTEMPT: str(source_attempt)} if source_attempt else {}
     return common.labels(
         {
             names.LABEL_STEP: artifact.step,
@@ -145,6 +150,7 @@ def labels_of(artifact: Artifact, attempt: int, claim_uid: str) -> dict[str, str
             names.LABEL_KEY: artifact.key,
             names.LABEL_ATTEMPT: str(attempt),
             names.LABEL_CLAIM_UID: claim_uid,
+            **source,
         }
     )
 

@@ -1,0 +1,150 @@
+"""What is written down of artifacts: begun, made, failed, proven, or found bad and withdrawn.
+
+A record is one ConfigMap a key and claim, and the whole truth about the files: what pods find on
+the claim is only believed when it fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardwright.observe.world import ClaimView, Record, RecordState
+from shardwright.plan.attempts import Chain, Next
+from shardwright.plan.revisions import Revision
+from shardwright.plan.rollout import Verdict
+from shardwright.plan.situation import Intent, Situation, WriteRecord
+from shardwright.resolved import Artifact
+from shardwright.runner.contract import STEP_PROOF
+
+
+def begun(situation: Situation, artifact: Artifact, claim: ClaimView) -> list[Intent]:
+    """A record before the first Job: so no folder is ever on the claim that no record tells of.
+
+    Its Job may be dropped after it has published and before that was recorded.
+    """
+    if (claim.uid, artifact.step, artifact.key) in situation.records:
+        return []
+    first = Record(
+        step=artifact.step,
+        key=artifact.key,
+        claim_uid=claim.uid,
+        state=RecordState.BUILDING,
+        inputs=artifact.inputs,
+        created=situation.now,
+    )
+    return [WriteRecord(first, claim)]
+
+
+def records_of_verdict(
+    situation: Situation, verdict: Verdict, revisions: Mapping[str, Revision], target: str
+) -> list[Intent]:
+    """What broken groups say of artifacts: a failed proof, or files that are not what they were."""
+    intents: list[Intent] = []
+    if verdict.failed_proof is not None and target in revisions:
+        resolved = revisions[target].resolved
+        failure = verdict.failed_proof
+        intents.extend(
+            _write(
+                situation,
+                Record(
+                    step=STEP_PROOF,
+                    key=resolved.proof_key,
+                    claim_uid=resolved.claim_uid,
+                    state=RecordState.FAILED,
+                    inputs=resolved.proof_inputs,
+                    reason=failure.reason,
+                    message=failure.cause,
+                    log_tail=failure.log_tail,
+                    created=situation.now,
+                ),
+            )
+        )
+    if verdict.bad_artifact is not None and verdict.bad_revision in revisions:
+        resolved = revisions[verdict.bad_revision].resolved
+        known = situation.records.get((resolved.claim_uid, resolved.serve_step, resolved.serve_key))
+        if known is not None and known.state is RecordState.READY:
+            intents.extend(
+                _write(situation, _trashed(known, verdict.bad_artifact.cause, situation.now))
+            )
+    return intents
+
+
+def _trashed(record: Record, message: str, now: float) -> Record:
+    return Record(
+        step=record.step,
+        key=record.key,
+        claim_uid=record.claim_uid,
+        state=RecordState.TRASHED,
+        name=record.name,
+        inputs=record.inputs,
+        commit=record.commit,
+        facts=record.facts,
+        reason="ArtifactUnusable",
+        message=message,
+        created=now,
+        attempt=record.attempt,
+        rebuilds=record.rebuilds + 1,
+    )
+
+
+def records_of_chains(situation: Situation, chains: Mapping[str, Chain]) -> list[Intent]:
+    """Write down what finished Jobs made, or why they never will, or what they found damaged."""
+    intents: list[Intent] = []
+    for chain in chains.values():
+        if chain.next is Next.WITHDRAW and chain.source is not None:
+            bad = _trashed(chain.source, chain.message, situation.now)
+            intents.extend(_write(situation, bad))
+        artifact, report, job = chain.artifact, chain.report, chain.job
+        if chain.next not in (Next.RECORD, Next.FAIL) or not (artifact and report and job):
+            continue
+        old = situation.records.get((job.claim_uid, artifact.step, artifact.key))
+        done = chain.next is Next.RECORD
+        intents.extend(
+            _write(
+                situation,
+                Record(
+                    step=artifact.step,
+                    key=artifact.key,
+                    claim_uid=job.claim_uid,
+                    state=RecordState.READY if done else RecordState.FAILED,
+                    inputs=artifact.inputs,
+                    commit=report.commit,
+                    facts=report.facts,
+                    total_bytes=report.total_bytes,
+                    reason="" if done else report.reason,
+                    message="" if done else report.message,
+                    log_tail="" if done else report.log_tail,
+                    created=situation.now,
+                    used=situation.now,
+                    attempt=job.attempt,
+                    rebuilds=old.rebuilds if old is not None else 0,
+                ),
+            )
+        )
+    return intents
+
+
+def proof_of(situation: Situation, revision: Revision) -> list[Intent]:
+    """Record the proof: a whole group of this revision is ready."""
+    resolved = revision.resolved
+    return _write(
+        situation,
+        Record(
+            step=STEP_PROOF,
+            key=resolved.proof_key,
+            claim_uid=resolved.claim_uid,
+            state=RecordState.READY,
+            inputs=resolved.proof_inputs,
+            created=situation.now,
+            used=situation.now,
+        ),
+    )
+
+
+def _write(situation: Situation, record: Record) -> list[Intent]:
+    claim = _claim(situation, record.claim_uid)
+    return [WriteRecord(record, claim)] if claim is not None else []
+
+
+def _claim(situation: Situation, uid: str) -> ClaimView | None:
+    return next((claim for claim in situation.claims.values() if claim.uid == uid), None)

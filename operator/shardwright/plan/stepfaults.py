@@ -1,0 +1,149 @@
+"""Whose fault it is that a step's Job failed, and so what has to change before another attempt.
+
+The step's own report goes first; where there is none the kubelet's words count, then the Job's. A
+step that ran out of host memory does so again under the same limit, on whatever node: its pod's
+requests are its limits, so that the node's own shortage reaches it last. A step that finds what it
+is made from damaged can be run a hundred times in vain: that has to be made anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from shardwright.api.settings import Settings
+from shardwright.observe.quantity import to_millis, to_whole
+from shardwright.observe.world import JobView, PodView, Record, Resources
+from shardwright.plan.revisions import Records
+from shardwright.resolved import Artifact
+from shardwright.runner.contract import (
+    ARTIFACT_FAULTS,
+    PERMANENT,
+    REASON_ACCESS_DENIED,
+    REASON_OUT_OF_MEMORY,
+    STEP_CHECKPOINT,
+    STEP_ENGINE,
+    STEP_MODEL,
+    Report,
+)
+
+# One more than the first: elsewhere it may have been the node that had none left.
+MEMORY_ATTEMPTS = 2
+# Not repeated for ever, but not held against the key either: the user mends a Secret or a
+# permission, and the key stays the same.
+_MENDABLE = frozenset({REASON_ACCESS_DENIED})
+_MADE_FROM = {STEP_ENGINE: STEP_CHECKPOINT, STEP_CHECKPOINT: STEP_MODEL}
+_MEMORY_FIELD = {STEP_MODEL: "fetchResources.memory"}
+_OOM_KILLED = "OOMKilled"
+
+
+class Blame(StrEnum):
+    """What has to change before another attempt can end otherwise."""
+
+    KEY = "Key"  # nothing but another key
+    SOURCE = "Source"  # what it is made from
+    MEMORY = "Memory"  # the step's memory limit
+    SURROUNDINGS = "Surroundings"  # the node, the network, a permission: or nothing, but later
+
+
+@dataclass(frozen=True, slots=True)
+class StepFault:
+    """Why a step's Job failed: a stable reason, and the cause in words."""
+
+    blame: Blame
+    reason: str
+    cause: str
+
+
+def step_fault(job: JobView, pod: PodView | None, report: Report | None) -> StepFault:
+    """The fault of a failed Job, from its last pod and from the report of any of its pods."""
+    if report is not None and report.reason:
+        return StepFault(_blame(report), report.reason, report.message)
+    if pod is not None and pod.disrupted:
+        cause = f"pod {pod.name} was evicted from {pod.node}: {pod.disrupted}"
+        return StepFault(Blame.SURROUNDINGS, "Evicted", cause)
+    if pod is not None and pod.exit_reason:
+        code = "" if pod.exit_code is None else f" with exit code {pod.exit_code}"
+        cause = f"pod {pod.name} on {pod.node} ended: {pod.exit_reason}{code}"
+        if pod.exit_reason != _OOM_KILLED:
+            return StepFault(Blame.SURROUNDINGS, pod.exit_reason, cause)
+        # The kernel has killed the whole container, its runner too: nobody was left to report.
+        field = _MEMORY_FIELD.get(job.step, "stepResources.memory")
+        return StepFault(
+            Blame.MEMORY,
+            REASON_OUT_OF_MEMORY,
+            f"{cause}: it took more host memory than its limit of {_gib(job)}; raise {field} in "
+            "the operator's settings",
+        )
+    words = job.failure_message or f"Job {job.name} failed"
+    return StepFault(Blame.SURROUNDINGS, job.failure_reason or "StepFailed", words)
+
+
+def _blame(report: Report) -> Blame:
+    if report.reason in ARTIFACT_FAULTS:
+        return Blame.SOURCE
+    if report.outcome == PERMANENT:
+        return Blame.SURROUNDINGS if report.reason in _MENDABLE else Blame.KEY
+    return Blame.MEMORY if report.reason == REASON_OUT_OF_MEMORY else Blame.SURROUNDINGS
+
+
+def source_of(artifact: Artifact, claim_uid: str, records: Records) -> Record | None:
+    """The record of what an artifact is made from; None for a model, or when there is none."""
+    step = _MADE_FROM.get(artifact.step)
+    return records.get((claim_uid, step, artifact.source_key)) if step else None
+
+
+def outdated(job: JobView, report: Report | None, source: Record | None) -> bool:
+    """Whether a failed Job found fault with a source that has been made anew since."""
+    if not job.failed or report is None or _blame(report) is not Blame.SOURCE or source is None:
+        return False
+    return bool(job.source_attempt) and job.source_attempt != source.attempt
+
+
+def may_withdraw(job: JobView, source: Record | None) -> bool:
+    """Whether the source that a Job found damaged is the one that is recorded.
+
+    A Job of an earlier operator does not say which one it worked on: its next attempt will.
+    """
+    return source is not None and job.source_attempt == source.attempt > 0
+
+
+def memory_raised(artifact: Artifact, last: JobView | None) -> bool:
+    """Whether the next attempt would have more memory than the one that ran out of it."""
+    return last is not None and artifact.resources.memory_bytes > last.requests.memory_bytes
+
+
+def floors(settings: Settings) -> dict[str, Resources]:
+    """What the settings give to a step at least, by step.
+
+    A revision keeps what was resolved, but a step that has yet to run takes what an administrator
+    has raised since: no pod that serves is touched by it.
+    """
+    steps, fetch = settings.step_resources, settings.fetch_resources
+    given = {STEP_MODEL: fetch, STEP_CHECKPOINT: steps, STEP_ENGINE: steps}
+    return {
+        step: Resources(
+            cpu_millis=to_millis(asked.cpu),
+            memory_bytes=to_whole(asked.memory),
+            ephemeral_bytes=to_whole(asked.ephemeral_storage),
+        )
+        for step, asked in given.items()
+    }
+
+
+def at_least(artifact: Artifact, floor: Resources | None) -> Artifact:
+    """The artifact with no less of CPU, memory and scratch for its step than `floor`."""
+    if floor is None:
+        return artifact
+    asked = artifact.resources
+    enough = replace(
+        asked,
+        cpu_millis=max(asked.cpu_millis, floor.cpu_millis),
+        memory_bytes=max(asked.memory_bytes, floor.memory_bytes),
+        ephemeral_bytes=max(asked.ephemeral_bytes, floor.ephemeral_bytes),
+    )
+    return artifact if enough == asked else replace(artifact, resources=enough)
+
+
+def _gib(job: JobView) -> str:
+    return f"{job.requests.memory_bytes / 2**30:.1f} GiB"
