@@ -7,7 +7,6 @@ as the sweeps' pods would.
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import time
 from collections import Counter
@@ -17,12 +16,13 @@ from typing import Any
 
 import pytest
 from kubernetes import client
+from tests.support.claims import Claim
 from tests.support.kube import Kube
 from tests.support.operator import Operator
 
 from shardwright_sandbox import audit
 from shardwright_sandbox.cluster import Sandbox
-from shardwright_sandbox.player.control import PlayerControl
+from shardwright_sandbox.player.control import Act, Match, PlayerControl, Rule
 from shardwright_sandbox.rest import Json
 
 pytestmark = pytest.mark.e2e
@@ -39,49 +39,6 @@ def settings(*, keep: int = 0, age: float = 0.5, grace: float = LONG) -> dict[st
         "timeouts": {"trashGraceSeconds": grace},
         "lease": {"name": LEASE},
     }
-
-
-class Claim:
-    """The claim `models` of a test: its files, its records, and what was published on it."""
-
-    def __init__(self, sandbox: Sandbox, kube: Kube) -> None:
-        assert sandbox.layout is not None
-        self.kube = kube
-        self.root = sandbox.claims / kube.namespace / "models" / "shardwright"
-        self._publishes = sandbox.layout.publishes
-
-    def published(self, step: str = "") -> list[str]:
-        """Keys in the order in which they were published."""
-        text = self._publishes.read_text() if self._publishes.exists() else ""
-        lines = [json.loads(line) for line in text.splitlines()]
-        return [
-            line["key"]
-            for line in lines
-            if line["namespace"] == self.kube.namespace and step in ("", line["step"])
-        ]
-
-    def there(self, step: str) -> set[str]:
-        """Keys whose folder is in its place."""
-        folder = self.root / step
-        return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-
-    def trash(self) -> set[str]:
-        """Keys whose folder is in the trash."""
-        folder = self.root / "trash"
-        return {path.name.split("-")[1] for path in folder.iterdir()} if folder.is_dir() else set()
-
-    def records(self) -> dict[str, Json]:
-        """Data of the records by key."""
-        items = self.kube.raw(
-            f"/api/v1/namespaces/{self.kube.namespace}/configmaps",
-            labelSelector="shardwright.dev/record=true",
-        )["items"]
-        return {item["data"]["key"]: item["data"] for item in items}
-
-    def state(self, key: str) -> str:
-        """State and reason of a record, empty without one."""
-        data = self.records().get(key, {})
-        return f"{data.get('state', '')} {data.get('reason', '')}".strip()
 
 
 @pytest.fixture
@@ -310,3 +267,46 @@ def test_an_operator_that_is_killed_at_any_moment_of_it_leaves_nothing_halfway(
 
 def _files(root: Path) -> list[str]:
     return [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()]
+
+
+def test_what_was_published_and_dropped_before_it_was_recorded_is_collected_too(
+    make_operator: Make, kube: Kube, claim: Claim, player: PlayerControl, h100s: list[str]
+) -> None:
+    """The user takes the edit back in the very moment in which the build has published."""
+    operator = make_operator(**settings(grace=0.5)).start()
+    operator.wait()
+    kube.create("llama", {"replicas": 0, **batch(8)})
+    kube.wait("the first engine", lambda: len(claim.published("engine")) == 1, 60)
+    player.add(Rule(act=Act.HANG, match=Match(step="engine", namespace=kube.namespace)))
+    kube.edit("llama", batch(16))
+    [key] = kube.wait("the build begins", lambda: _begun(claim), 60)
+    folder = claim.root / "engine" / key
+    folder.mkdir()
+    (folder / "rank0.engine").write_text("published by a pod that nobody heard")
+    for number in range(EDITS):
+        kube.edit("llama", batch(20 + number))
+
+        def recorded(wanted: int = number + 2) -> bool:
+            return len(claim.published("engine")) >= wanted
+
+        kube.wait(f"engine {number + 2}", recorded, 60)
+        if not number:
+            kube.wait("its Job dropped", lambda: not [j for j in kube.jobs() if _of(j, key)], 60)
+            assert claim.state(key) == "Building"
+    kube.wait("no revision names it: deleted", lambda: not claim.state(key), 60)
+    assert key not in claim.there("engine") | claim.trash()
+    assert operator.stop() == 0
+    assert operator.errors() == []
+
+
+def _begun(claim: Claim) -> list[str]:
+    """Keys of engines that are asked for and not made."""
+    return [
+        key
+        for key, data in claim.records().items()
+        if (data["step"], data["state"]) == ("engine", "Building")
+    ]
+
+
+def _of(job: Json, key: str) -> bool:
+    return bool(job["metadata"]["labels"].get("shardwright.dev/key") == key)

@@ -13,7 +13,7 @@ from tests.support.kube import H100, Kube, ready
 from tests.support.operator import Operator
 from tests.support.watcher import watching
 
-from shardwright.runner.contract import STEP_ENGINE
+from shardwright.runner.contract import MANIFEST, STEP_ENGINE
 from shardwright_sandbox.cluster import Sandbox
 from shardwright_sandbox.nodes import kill_kubelet, revive_kubelet
 from shardwright_sandbox.player.control import Act, Match, PlayerControl, Rule
@@ -513,6 +513,51 @@ def test_an_engine_that_is_bad_again_and_again_is_rebuilt_twice_and_then_left_to
     assert publishes(sandbox, kube)[STEP_ENGINE] == 3
     kube.wait("no pod is left", lambda: not kube.pods(NAME, live=False))
     assert not kube.wait_quietly(3, lambda: publishes(sandbox, kube)[STEP_ENGINE] > 3)
+
+
+def test_a_checkpoint_that_the_build_finds_damaged_is_made_anew_and_then_the_engine(
+    running: Operator, kube: Kube, h100s: list[str], sandbox: Sandbox
+) -> None:
+    kube.create(NAME)
+    kube.wait_ready(NAME)
+    folder = claim_folder(sandbox.claims, kube.namespace, "models")
+    [manifest] = folder.glob(f"shardwright/checkpoint/*/{MANIFEST}")
+    before = uids(kube)
+    manifest.unlink()
+    kube.edit(NAME, EDIT)
+    kube.wait_ready(NAME)
+    wait_gone(kube, before)
+    assert publishes(sandbox, kube) == {"model": 1, "checkpoint": 2, "engine": 2}
+    [data] = records(kube, "checkpoint")
+    assert (data["state"], data["rebuilds"]) == ("Ready", "1")
+    assert manifest.exists()
+    [group] = groups(kube)
+    assert group["restarts"] == 0
+
+
+def test_a_checkpoint_that_is_damaged_again_and_again_is_left_to_the_user(
+    running: Operator, kube: Kube, h100s: list[str], player: PlayerControl, sandbox: Sandbox
+) -> None:
+    told = {"outcome": "Environment", "reason": "ManifestMismatch", "message": "rank1 truncated"}
+    player.fail_step(STEP_ENGINE, times=None, **told)
+    kube.create(NAME)
+    said = kube.wait_reason(NAME, "Stalled", "ArtifactUnusable", 120)
+    assert "rank1 truncated" in said["message"]
+    assert publishes(sandbox, kube) == {"model": 1, "checkpoint": 3}
+
+
+def test_a_build_killed_for_memory_is_tried_once_more_and_then_names_what_to_raise(
+    running: Operator, kube: Kube, h100s: list[str], player: PlayerControl
+) -> None:
+    player.fail_step(STEP_ENGINE, times=None, report=False, exit_code=137)
+    kube.create(NAME)
+    said = kube.wait_reason(NAME, "Stalled", "OutOfMemory", 120)
+    assert "64.0 GiB; raise stepResources.memory" in said["message"]
+    newest = job_of(kube, STEP_ENGINE)
+    assert newest is not None
+    assert label(newest, "attempt") == "2"
+    homes = {pod["spec"]["nodeName"] for pod in job_pods(kube, STEP_ENGINE)}
+    assert len(homes) == 2
 
 
 # The user changes their mind.
