@@ -87,6 +87,40 @@ def test_a_killed_launcher_takes_its_rank_and_the_group_along(tmp_path: Path) ->
         assert group.left() == {}
 
 
+@pytest.mark.parametrize("serving", [False, True], ids=["at its start", "while it serves"])
+def test_a_server_that_fails_beside_ranks_that_stay_is_named_with_its_log(
+    tmp_path: Path, serving: bool
+) -> None:
+    """As `trtllm-llmapi-launch` does: rank 0 runs the server in the background, the ranks stay."""
+    said = "echo 'trtllm-serve: error: unrecognized arguments: --tp_sise' >&2; exit 2"
+    (tmp_path / "trtllm-serve").write_text(
+        f"#!/bin/sh\nwhile [ ! -e $1 ]; do sleep 0.1; done; {said}\n"
+    )
+    # Nothing answers at the engine's own port before it serves.
+    ranks = ENGINE if serving else ENGINE.replace(str(HTTP), "8199")
+    (tmp_path / "trtllm-llmapi-launch").write_text(
+        f'#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" = 0 ] && "$@" &\n{ranks}\n'
+    )
+    for name in ("trtllm-serve", "trtllm-llmapi-launch"):
+        (tmp_path / name).chmod(0o755)
+    fails = tmp_path / "fails"
+    argv = tuple(str(tmp_path / name) for name in ("trtllm-llmapi-launch", "trtllm-serve"))
+    with world(tmp_path, 2, 2, (*argv, str(fails))) as group:
+        group.own_processes = False
+        leader, worker = group.start(0), group.start(1)
+        if serving:
+            group.ready()
+        else:
+            eventually(lambda: len(engines(group)) == 4, 40, group.logs)
+            time.sleep(1)
+        fails.touch()
+        own, other = leader.end(20), worker.end(20)
+        assert (own.outcome, own.reason, own.rank) == ("Permanent", "UnknownFlag", 0)
+        assert "--tp_sise" in own.log_tail
+        assert "UnknownFlag" in other.message
+        assert group.left() == {}
+
+
 def test_a_killed_mpirun_leaves_no_rank_on_any_stage(tmp_path: Path) -> None:
     with launched(tmp_path, LAUNCHERS["ranks deaf to SIGTERM"]) as group:
         mpirun = [pid for pid, words in group.left().items() if words.startswith("mpirun ")]

@@ -151,6 +151,24 @@ def test_a_stopped_server_hangs_and_is_killed(tmp_path: Path) -> None:
         assert engines(pod) == []
 
 
+def test_a_busy_engine_costs_traffic_at_most_and_never_its_life(tmp_path: Path) -> None:
+    """It answers no probe for a while; liveness is the runner's own, so that nobody kills it."""
+    with solo(tmp_path, ENGINE, hang_seconds=60) as pod:
+        ready(pod)
+        [server] = engines(pod)
+        os.kill(server, signal.SIGSTOP)
+        ends = time.monotonic() + 5
+        while time.monotonic() < ends:
+            asked = time.monotonic()
+            assert pod.get("/healthz")[0] == 200
+            assert time.monotonic() - asked < 2
+            time.sleep(0.2)
+        os.kill(server, signal.SIGCONT)
+        ready(pod)
+        assert engines(pod) == [server]
+        assert generate(pod, 1) == "1"
+
+
 def test_a_server_that_loads_without_a_sign_stalls(tmp_path: Path) -> None:
     code = "import time; print('loading', flush=True); time.sleep(600)"
     with solo(tmp_path, (python(), "-c", code), stall_seconds=3) as pod:

@@ -161,6 +161,13 @@ def server_ended(stage: int, code: int, tail: str, at: float, *, oom_killed: boo
     return replace(found, message=found.message.replace("rank -1", "the engine's server", 1))
 
 
+def left_by_server(stage: int, tail: str, at: float) -> Cause:
+    """A launcher whose server has ended while the ranks stay; the server's code is not told."""
+    outcome, reason = _meaning(1, tail, oom_killed=False)
+    message = "the server has ended, and its launcher goes on without it"
+    return Cause(stage, 0, outcome, reason, message, tail, at)
+
+
 def hung(stage: int, rank: int, why: str, at: float) -> Cause:
     """A group that makes no progress; `rank` is the one to blame, −1 if none stands out."""
     who = f"rank {rank} hangs" if rank >= 0 else "the group hangs"

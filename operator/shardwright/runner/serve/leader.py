@@ -10,7 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from shardwright.runner.children import Exit
-from shardwright.runner.contract import ENVIRONMENT, REASON_RANK_FAILED, REASON_WORLD_MISMATCH
+from shardwright.runner.contract import (
+    ENVIRONMENT,
+    MPI_TOOLS,
+    REASON_RANK_FAILED,
+    REASON_WORLD_MISMATCH,
+)
 from shardwright.runner.log import say
 from shardwright.runner.serve import inflight, mpi
 from shardwright.runner.serve import view as views
@@ -20,11 +25,13 @@ from shardwright.runner.serve.cause import (
     heard,
     hung,
     launcher_ended,
+    left_by_server,
     peer_lost,
 )
 from shardwright.runner.serve.drain import CUT, WAIT, Draining, drain_verdict, hang, stall
 from shardwright.runner.serve.frames import ChannelError
 from shardwright.runner.serve.handshake import Session
+from shardwright.runner.serve.launcher import Server
 from shardwright.runner.serve.meet import (
     NamesFound,
     PeerDown,
@@ -57,6 +64,9 @@ class Leader(Pod):
         self._settle_at: float | None = None
         self._missing_at: float | None = None
         self._rows_before: tuple[RankRow, ...] = ()
+        argv = self.order["argv"]
+        launches = self.request.by_mpi and self.request.command.tool in MPI_TOOLS
+        self._server = Server(argv) if launches and len(argv) > 1 else None
         self._waiting = Waiting()
         self._meet_until = time.monotonic() + self.request.peer_deadline_seconds
         if self.request.pipeline > 1:
@@ -123,6 +133,7 @@ class Leader(Pod):
                 self.phase(views.SERVING)
                 self.watch_processes()
         self._look_for_hangs(now)
+        self._look_at_server(now)
         self._rows_before = rows
 
     def end_peers(self) -> None:
@@ -227,6 +238,14 @@ class Leader(Pod):
             found = views.suspects(self._rows_before, self.view.rows)
             stage, rank = (found[0].stage, found[0].rank) if found else (self.request.stage, -1)
             self.blame(hung(stage, rank, why, now))
+
+    def _look_at_server(self, now: float) -> None:
+        """Ranks that a failed server has left do not end by themselves."""
+        if self._server is None or self._settle_at is not None or self._draining is not None:
+            return
+        self._server.look(self.below_rank(0))
+        if self._server.gone:
+            self.blame(left_by_server(self.request.stage, self.said(0), now))
 
     def look_at_engine(self, now: float) -> None:
         """A process of the engine has ended somewhere: ask for a token now."""

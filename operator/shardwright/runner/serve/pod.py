@@ -211,6 +211,15 @@ class Pod(ABC):
             del self._watched[pid]
         return bool(gone)
 
+    def below_rank(self, rank: int) -> list[Process]:
+        """What lives below the program of one of this pod's ranks."""
+        started = self._ranks.get(rank)
+        return below(started.pid, all_processes()) if started is not None else []
+
+    def said(self, rank: int) -> str:
+        """The end of a rank's log."""
+        return "\n".join(self._tails.get(rank, ()))
+
     def _take_events(self) -> None:
         try:
             event = self.events.get(timeout=0.1)
@@ -281,8 +290,7 @@ class Pod(ABC):
         """The verdict with the end of the log of the rank it names, if that is ours."""
         if verdict is None or verdict.tail or verdict.stage != self.request.stage:
             return verdict
-        lines = self._tails.get(verdict.rank, ())
-        return replace(verdict, tail="\n".join(lines))
+        return replace(verdict, tail=self.said(verdict.rank))
 
     def _clean_up(self) -> None:
         self.end_peers()
