@@ -18,7 +18,8 @@ from shardwright_sandbox.rest import Json
 PREFIX = "shardwright.dev/"
 HOSTNAME = "kubernetes.io/hostname"
 _VOLATILE = frozenset(
-    {f"{PREFIX}{name}" for name in ("incarnation", "replica", "claim-uid", "revision", "attempt")}
+    f"{PREFIX}{name}"
+    for name in ("incarnation", "replica", "claim-uid", "revision", "attempt", "source-attempt")
 )
 
 
@@ -55,6 +56,8 @@ def ending(kube: Kube, name: str) -> Json:
                     if field not in ("createdAt", "usedAt", "attempt")
                 }
                 for item in records
+                # What was begun and given up again is a matter of the moment.
+                if item["data"]["state"] != "Building"
             ),
             key=lambda data: (data["step"], data["key"]),
         ),
