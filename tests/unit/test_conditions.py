@@ -25,8 +25,9 @@ from shardwright.observe.world import (
 from shardwright.plan.attempts import Chain, Next, Shop, Tries
 from shardwright.plan.chain import judge_artifact
 from shardwright.plan.conditions import Outcome
-from shardwright.plan.groups import Group, Placed, State, observe_group
+from shardwright.plan.groups import Group, State, observe_group
 from shardwright.plan.memory import Memory
+from shardwright.plan.placed import Placed
 from shardwright.plan.report import MESSAGE_LIMIT, applied, report
 from shardwright.plan.revisions import Revision
 from shardwright.plan.rollout import Wish

@@ -22,6 +22,7 @@ REASON_SOURCES = [
     CODE / "plan/aim.py",
     CODE / "plan/acts.py",
     CODE / "plan/attempts.py",
+    CODE / "plan/breakage.py",
     CODE / "plan/chain.py",
     CODE / "plan/checks.py",
     CODE / "plan/choice.py",

@@ -10,17 +10,9 @@ import pytest
 from shardwright.api import names
 from shardwright.api.settings import Timeouts
 from shardwright.observe.world import GPUInventory, NodeView, PodView, Resources, Taint
-from shardwright.plan.groups import (
-    Fault,
-    Group,
-    Placed,
-    State,
-    dead_node,
-    next_deadline,
-    observe_group,
-    slot_of,
-    stage_of,
-)
+from shardwright.plan.breakage import Fault, dead_node
+from shardwright.plan.groups import Group, State, next_deadline, observe_group, slot_of, stage_of
+from shardwright.plan.placed import Placed
 from shardwright.runner.contract import (
     ENVIRONMENT,
     PERMANENT,

@@ -15,7 +15,8 @@ from shardwright.api.settings import Settings
 from shardwright.apply.writes import Create, Patch, Together
 from shardwright.control.carry import Carrier
 from shardwright.observe.world import DeploymentView, PodView
-from shardwright.plan.groups import Group, Placed, State
+from shardwright.plan.groups import Group, State
+from shardwright.plan.placed import Placed
 from shardwright.plan.situation import FinishPlacement
 from shardwright.render.pods import group_pods
 from shardwright.render.tokens import draw_token, token_secret

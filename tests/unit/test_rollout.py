@@ -12,7 +12,8 @@ from shardwright.api import names
 from shardwright.api.settings import Timeouts
 from shardwright.api.spec import Rollout
 from shardwright.observe.world import PodView
-from shardwright.plan.groups import Breakage, Fault, Group, State
+from shardwright.plan.breakage import Breakage, Fault
+from shardwright.plan.groups import Group, State
 from shardwright.plan.rollout import (
     CANDIDATE_CRASHES,
     Goal,

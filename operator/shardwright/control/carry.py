@@ -11,7 +11,8 @@ from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.apply.writes import Apply, Create, Delete, Patch, Together, Write
 from shardwright.observe.world import DeploymentView
 from shardwright.plan import revisions
-from shardwright.plan.groups import Group, Placed, stage_of
+from shardwright.plan.groups import Group, stage_of
+from shardwright.plan.placed import Placed
 from shardwright.plan.situation import (
     AdoptStep,
     CreatePods,

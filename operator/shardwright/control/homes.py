@@ -15,7 +15,7 @@ from shardwright.control.queue import Key
 from shardwright.control.store import Store
 from shardwright.observe.world import ClaimView, Resources
 from shardwright.plan.conditions import Outcome
-from shardwright.plan.groups import Placed
+from shardwright.plan.placed import Placed
 from shardwright.plan.placement import (
     NoRoom,
     Placement,

@@ -12,7 +12,8 @@ from shardwright.api import names
 from shardwright.api.spec import CommonSpec
 from shardwright.observe.world import PodView
 from shardwright.plan.attempts import Chain, Next
-from shardwright.plan.groups import Group, State, dead_node, slot_of, stage_of
+from shardwright.plan.breakage import dead_node
+from shardwright.plan.groups import Group, State, slot_of, stage_of
 from shardwright.plan.recording import begun
 from shardwright.plan.revisions import Revision, proven, prunable
 from shardwright.plan.rollout import Wish, minimum_available

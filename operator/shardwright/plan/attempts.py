@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from shardwright.api.settings import Timeouts
 from shardwright.observe.world import JobView, NodeView, PodView, Record, Resources
-from shardwright.plan.groups import dead_node
+from shardwright.plan.breakage import dead_node
 from shardwright.plan.revisions import Records
 from shardwright.plan.stepfaults import Blame, StepFault, may_withdraw, step_fault
 from shardwright.resolved import Artifact

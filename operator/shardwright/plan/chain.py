@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from shardwright.observe.world import JobView, Record, RecordState
 from shardwright.plan.attempts import DOING, Chain, Next, Shop, Tries, judge_job, report_of
+from shardwright.plan.breakage import dead_node
 from shardwright.plan.collection import leaving, restorable
-from shardwright.plan.groups import dead_node
 from shardwright.plan.revisions import Records
 from shardwright.plan.stepfaults import (
     MEMORY_ATTEMPTS,

@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 
 from shardwright.api.settings import Timeouts
 from shardwright.api.spec import Rollout
-from shardwright.plan.groups import Breakage, Fault, Group
+from shardwright.plan.breakage import Breakage, Fault
+from shardwright.plan.groups import Group
 
 HELD_LOG_CHARACTERS = 500
 _OWN_FAULTS = frozenset({Fault.CRASH, Fault.PERMANENT, Fault.ARTIFACT, Fault.MEMORY})
