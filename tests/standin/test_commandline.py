@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from shardwright_standin import commandline, contracts
+from shardwright_standin import commandline, contracts, identity
+from shardwright_standin.install import install
 
 CONTRACTS = Path(__file__).parents[1] / "contracts"
 TOOLS = (
@@ -183,3 +185,22 @@ def test_a_changed_contract_changes_the_parser(
 def test_a_tool_without_contract_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(contracts.ContractMissingError, match="no contract of trtllm-refit"):
         contracts.load("trtllm-refit")
+
+
+@pytest.mark.parametrize(
+    ("release", "has"),
+    [
+        ("1.1.0", {"tensorrt_llm": "1.1.0", "tensorrt": "10.13.3.9"}),
+        ("1.3.0rc14", {"tensorrt_llm": "1.3.0rc14"}),
+    ],
+)
+def test_an_image_has_the_package_metadata_of_its_release(
+    tmp_path: Path, release: str, has: dict[str, str]
+) -> None:
+    install(tmp_path, "1.2.1")
+    install(tmp_path, release)
+    library = str(tmp_path / "usr/local/lib/shardwright-standin")
+    found = metadata.distributions(path=[library])
+    assert {one.metadata["Name"]: one.version for one in found} == has
+    with pytest.raises(identity.UnknownReleaseError, match=r"2\.0\.0 has no known TensorRT"):
+        install(tmp_path, "2.0.0")

@@ -1,7 +1,7 @@
 """The stand-ins' images: the programs of `sandbox/standin` above a base of Debian packages.
 
 They carry the names of the vendors' images that the operator renders, one a release; what differs
-between them is only which release they say they are.
+between them is which release they say they are, to their users and in their package metadata.
 """
 
 import os
@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from shardwright.runtimes.tensorrt_versions import KNOWN_VERSIONS, known_image
@@ -27,25 +26,31 @@ def write_images(target: Path, base: BaseImages) -> Path:
         SandboxError: If the stand-ins' own installer fails.
     """
     with tempfile.TemporaryDirectory(prefix="shardwright-standin-") as scratch:
-        layer = Path(scratch, "layer.tar")
-        _write_layer(layer, Path(scratch, "root"))
-        images = [*_images((*base.standin, Layer.of(layer)))]
-        write_archive(target, images, [layer])
+        made = {
+            version: _layer(Path(scratch, version), version)
+            for version in KNOWN_VERSIONS
+            if known_image(version) is not None
+        }
+        images = [
+            _image(version, (*base.standin, Layer.of(layer))) for version, layer in made.items()
+        ]
+        write_archive(target, images, list(made.values()))
     return target
 
 
-def _images(layers: tuple[Layer, ...]) -> Iterator[Image]:
-    for version in KNOWN_VERSIONS:
-        reference = known_image(version)
-        if reference is not None:
-            environment = {"PATH": PATH, "SHARDWRIGHT_STANDIN_VERSION": version}
-            yield Image(reference, layers, environment, ("sleep", "infinity"))
+def _image(version: str, layers: tuple[Layer, ...]) -> Image:
+    reference = known_image(version)
+    assert reference is not None  # noqa: S101 - the caller has left the others out
+    return Image(reference, layers, {"PATH": PATH}, ("sleep", "infinity"))
 
 
-def _write_layer(target: Path, root: Path) -> None:
+def _layer(folder: Path, version: str) -> Path:
+    """One release's programs and package metadata, as a tar file beside its root."""
+    root = folder / "root"
     # the installer adds to the folders of Debian's Python where it finds them
     (root / "usr/lib/python3/dist-packages").mkdir(parents=True)
-    installer = [sys.executable, "-m", "shardwright_standin.install", "--root", str(root)]
+    installer = [sys.executable, "-m", "shardwright_standin.install"]
+    installer += [f"--root={root}", f"--version={version}"]
     environment = {**os.environ, "PYTHONPATH": str(SOURCES), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(installer, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -53,7 +58,9 @@ def _write_layer(target: Path, root: Path) -> None:
             f"the installer of {SOURCES} failed (exit {done.returncode}): "
             f"{done.stderr.strip()[-1500:]}"
         )
-    with tarfile.open(target, "w") as tar:
+    layer = folder / "layer.tar"
+    with tarfile.open(layer, "w") as tar:
         for path in sorted(root.rglob("*")):
             # folders as well: those of the base keep their modes only if these agree
             tar.add(path, str(path.relative_to(root)), recursive=False, filter=plain)
+    return layer

@@ -19,6 +19,8 @@ TENSORRT: Mapping[str, str] = {
     "1.2.0": "10.14.1.48",  # by analogy to 1.2.1, not read
     "1.2.1": "10.14.1.48",
 }
+# No engine is built by it, and which TensorRT it brings is not known.
+WITHOUT_BUILDER = frozenset({"1.3.0rc14"})
 
 
 class UnknownReleaseError(ValueError):
@@ -46,6 +48,17 @@ def tensorrt(release: str) -> str:
         known = ", ".join(TENSORRT)
         raise UnknownReleaseError(f"{VERSION}={release} has no known TensorRT; known are {known}")
     return found
+
+
+def distributions(release: str) -> dict[str, str]:
+    """Names and versions of the Python packages that an image of that release has.
+
+    Raises:
+        UnknownReleaseError: When the release is not known.
+    """
+    if release in WITHOUT_BUILDER:
+        return {"tensorrt_llm": release}
+    return {"tensorrt_llm": release, "tensorrt": tensorrt(release)}
 
 
 def serialization_tag(tensorrt_version: str) -> int:

@@ -57,9 +57,9 @@ def install(root: Path, version: str, prefix: str = "/") -> list[Path]:
         The entry points' paths.
 
     Raises:
-        UnknownReleaseError: For a release whose TensorRT is not known.
+        UnknownReleaseError: For a release that is not known.
     """
-    identity.tensorrt(version)
+    distributions = identity.distributions(version)
     library = root / _LIBRARY
     package = library / "shardwright_standin"
     if package.exists():
@@ -69,6 +69,7 @@ def install(root: Path, version: str, prefix: str = "/") -> list[Path]:
     )
     shutil.copytree(contracts.folder(), package / "contracts")
     (package / "installed.json").write_text(json.dumps({"version": version}) + "\n")
+    _write_metadata(library, distributions)
     # `python -m sglang.launch_server` finds a module, not a script.
     sglang = library / "sglang"
     sglang.mkdir(exist_ok=True)
@@ -86,6 +87,19 @@ def install(root: Path, version: str, prefix: str = "/") -> list[Path]:
     for site in sorted(root.glob("usr/lib/python3/dist-packages")):
         (site / "shardwright-standin.pth").write_text(f"{where}\n")
     return written
+
+
+def _write_metadata(library: Path, distributions: Mapping[str, str]) -> None:
+    """What `importlib.metadata` reads: the runner notes these versions in an engine's manifest."""
+    for stale in library.glob("*.dist-info"):
+        shutil.rmtree(stale)
+    for name, version in distributions.items():
+        folder = library / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            "Summary: Stand-in for an engine without GPUs, for tests only.\n"
+        )
 
 
 def _write(path: Path, library: str, module: str, arguments: str = "") -> Path:
