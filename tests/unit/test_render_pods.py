@@ -15,7 +15,14 @@ from shardwright.api import names
 from shardwright.api.settings import FabricProfile, Settings
 from shardwright.observe.projections import pod_view
 from shardwright.render.pods import group_pods
-from shardwright.runner.contract import SOURCE, STORE, ServeRequest, artifact_folder, decode
+from shardwright.runner.contract import (
+    SOURCE,
+    STORE,
+    ServeRequest,
+    artifact_folder,
+    artifact_key,
+    decode,
+)
 
 RUNNER = "shardwright-runner-0123456789"
 
@@ -361,6 +368,13 @@ def test_any_valid_spec_renders_valid_pods_whose_gpus_add_up_to_the_world(
         assert len(pod["metadata"]["name"]) <= 63
         assert all(len(value) <= 63 for value in pod["metadata"]["labels"].values())
         assert json.loads(json.dumps(pod)) == pod
+
+
+def test_the_runner_is_told_what_the_key_of_its_artifact_is_made_of() -> None:
+    for pod in pods(TWO_STAGES):
+        asked = request(pod)
+        assert asked.inputs
+        assert artifact_key(asked.step, asked.inputs) == asked.key
 
 
 def test_rendering_the_same_revision_twice_gives_the_same_pods() -> None:

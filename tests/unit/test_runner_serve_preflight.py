@@ -99,6 +99,35 @@ def test_an_engine_of_another_key_is_refused(good: ServeRequest, tmp_path: Path)
     assert f"asked for engine {'f' * 16}" in problem(other, tmp_path)[1]
 
 
+def test_an_engine_of_another_key_is_refused_with_every_difference(
+    good: ServeRequest, tmp_path: Path
+) -> None:
+    wanted = {"version": "1.2.1", "limits": {"maxSeqLen": 8, "maxBatchSize": 4}, "workers": 1}
+    inputs = {"version": "1.1.0", "limits": {"maxSeqLen": 9, "maxBatchSize": 4}, "product": "L4"}
+    other = replace(good, key=artifact_key("engine", wanted), inputs=wanted, tensor=4, pipeline=1)
+    key = artifact_key("engine", inputs)
+    rewrite(good, inputs=inputs, key=key)
+    assert problem(other, tmp_path)[1] == (
+        f"{Path(good.artifact).name}: manifest is of engine {key}, asked for engine {other.key}; "
+        "product is 'L4', asked for None; version is '1.1.0', asked for '1.2.1'; "
+        "limits.maxSeqLen is 9, asked for 8; workers is None, asked for 1; "
+        "the engine's tp_size is 2, the group's is 4"
+    )
+
+
+def test_an_engine_that_was_built_on_another_gpu_is_no_fault_of_the_node(
+    good: ServeRequest, tmp_path: Path
+) -> None:
+    rewrite(good, gpu={"product": "NVIDIA-H200", "compute": "9.0"})
+    said = "the engine was built for NVIDIA-H200, spec.gpu.product is NVIDIA-H100-80GB-HBM3"
+    assert problem(good, tmp_path) == ("ManifestMismatch", said)
+    rewrite(good, gpu={"product": "NVIDIA-H100-80GB-HBM3", "compute": "9.0"})
+    assert artifact_problem(good, tmp_path) is None
+    # A cloud's label may name several kinds of board: of which this one is, the node tells.
+    rewrite(good, gpu={"product": "NVIDIA-H100-PCIe", "compute": "9.0"})
+    assert artifact_problem(replace(good, product="nvidia-h100-80gb"), tmp_path) is None
+
+
 def test_an_engine_of_another_shape_placed_under_this_key_is_refused(
     good: ServeRequest, tmp_path: Path
 ) -> None:

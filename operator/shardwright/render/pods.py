@@ -11,7 +11,7 @@ from shardwright.plan.resolve import model_folder
 from shardwright.render import common
 from shardwright.render.common import Manifest, Owner
 from shardwright.render.names import pod_name, rank_address, ranks_service_name, token_name
-from shardwright.resolved import Resolved
+from shardwright.resolved import Artifact, Resolved
 from shardwright.runner.contract import (
     LIVE_PATH,
     STEP_MODEL,
@@ -101,7 +101,13 @@ def serve_request(resolved: Resolved, identity: GroupIdentity, stage: int) -> Se
         http_port=names.PORT_HTTP,
         runner_port=names.PORT_RUNNER,
         channel_port=names.PORT_CHANNEL,
+        inputs=dict(_served(resolved).inputs),
     )
+
+
+def _served(resolved: Resolved) -> Artifact:
+    """The artifact that the ranks load."""
+    return next(one for one in resolved.artifacts if one.key == resolved.serve_key)
 
 
 def _stage_pod(

@@ -249,7 +249,7 @@ class ServeRequest:
     """What a serving pod is asked to do: check the artifact, meet its peers, start its ranks.
 
     `artifact` is the folder the runtime loads (engine, checkpoint or model) and `key` what its
-    manifest must say; `model_folder` holds the tokenizer. Ranks of this pod are
+    manifest must say, made from `inputs`; `model_folder` holds the tokenizer. Ranks of this pod are
     `stage × tensor … stage × tensor + tensor − 1` of `tensor × pipeline`.
 
     `channel_port` is where the runners of one incarnation talk to each other. `launch` is one of
@@ -283,6 +283,7 @@ class ServeRequest:
     peer_timeout_seconds: int = 20
     stall_seconds: int = 900
     hang_seconds: int = 300
+    inputs: dict[str, Any] = field(default_factory=dict)
     contract: int = CONTRACT_VERSION
 
     @property
@@ -526,6 +527,29 @@ def manifest_problem(manifest: Manifest, step: str, key: str, world_size: int) -
             return f"{len(missing)} of {len(wanted)} files are missing, first {missing[0]}"
     return ""
 
+
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Each input that differs, with both values: those that a spec names before other keys."""
+
+    def flat(inputs: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, value in inputs.items():
+            if isinstance(value, Mapping):
+                values.update(flat(value, f"{prefix}{name}."))
+            elif value is not None:
+                values[prefix + name] = value
+        return values
+
+    have, want = flat(found), flat(wanted)
+    differ = [
+        name for name in {**want, **have} if canonical(have.get(name)) != canonical(want.get(name))
+    ]
+    differ.sort(key=lambda name: (_SPOKEN.index(name) if name in _SPOKEN else len(_SPOKEN), name))
+    return [f"{name} is {have.get(name)!r}, asked for {want.get(name)!r}" for name in differ]
+
+
+# What a person compares first.
+_SPOKEN = ("tensor", "pipeline", "product", "version")
 
 _RANK = re.compile(r"^rank(\d+)\.(engine|safetensors)$")
 

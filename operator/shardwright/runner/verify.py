@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from shardwright.runner.contract import (
     MANIFEST,
@@ -22,6 +23,7 @@ from shardwright.runner.contract import (
     FileEntry,
     Manifest,
     decode,
+    differences,
     manifest_problem,
     ranks_of,
 )
@@ -48,11 +50,16 @@ class ArtifactError(Exception):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a folder is asked to hold; `world_size` 0 means not split by ranks."""
+    """What a folder is asked to hold; `world_size` 0 means not split by ranks.
+
+    `inputs` are what the key is the hash of, where they are known: they tell how another artifact
+    differs.
+    """
 
     step: str
     key: str
     world_size: int = 0
+    inputs: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _nothing() -> None:
@@ -81,7 +88,10 @@ def check(
     manifest = read_manifest(folder)
     problem = manifest_problem(manifest, wanted.step, wanted.key, wanted.world_size)
     if problem:
-        raise ArtifactError(REASON_MANIFEST_MISMATCH, f"{folder.name}: {problem}")
+        told = [problem]
+        if wanted.inputs and manifest.key != wanted.key and manifest.step == wanted.step:
+            told += differences(manifest.inputs, wanted.inputs)
+        raise ArtifactError(REASON_MANIFEST_MISMATCH, f"{folder.name}: {'; '.join(told)}")
     found = []
     try:
         for name, entry in sorted(manifest.files.items()):

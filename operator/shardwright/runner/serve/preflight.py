@@ -58,12 +58,33 @@ def artifact_problem(request: ServeRequest, store: Path) -> Problem | None:
         manifest = read_manifest(manifest_folder)
         world = request.world_size if _split(request.step, manifest) else 0
         if manifest_folder == folder:
-            check(folder, Wanted(request.step, request.key, world))
+            check(folder, Wanted(request.step, request.key, world, request.inputs))
     except ArtifactError as error:
-        return Problem(PERMANENT, error.reason, str(error))
+        return Problem(PERMANENT, error.reason, f"{error}{_shape_too(request, folder)}")
     if request.step == STEP_ENGINE:
-        return _config_problem(request, folder) or tools_problem(manifest.tools, tool_versions())
+        return (
+            _config_problem(request, folder)
+            or _product_problem(request, manifest)
+            or tools_problem(manifest.tools, tool_versions())
+        )
     return None
+
+
+def _shape_too(request: ServeRequest, folder: Path) -> str:
+    """Of a wrong engine also the shape: its inputs name a checkpoint's key, which tells nobody."""
+    if request.step != STEP_ENGINE or not (folder / "config.json").is_file():
+        return ""
+    found = _config_problem(request, folder)
+    return "" if found is None else f"; {found.message}"
+
+
+def _product_problem(request: ServeRequest, manifest: Manifest) -> Problem | None:
+    """Whether the engine was built on the GPU that its key promises: the node is not to blame."""
+    product = manifest.gpu.get("product", "")
+    built_on = GPU(0, product, manifest.gpu.get("compute", ""), manifest.gpu.get("driver", ""))
+    if not product or not request.product or same_product(request.product, built_on):
+        return None
+    return _artifact(f"the engine was built for {product}, spec.gpu.product is {request.product}")
 
 
 def node_problem(

@@ -68,7 +68,7 @@ def check(request: StepRequest) -> None:
 def wanted(request: StepRequest) -> Wanted:
     """What the manifest of the artifact must say."""
     world = len(ranks_of(list(request.expected_files)))
-    return Wanted(request.step, request.key, world)
+    return Wanted(request.step, request.key, world, request.inputs)
 
 
 def asked_shape(request: StepRequest, source_inputs: Mapping[str, Any]) -> Shape | None:
