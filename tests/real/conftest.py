@@ -1,0 +1,99 @@
+"""The whole operator on real nodes: kubelets, containers, MPI. Only the engine is a stand-in."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.real.site import MODEL, REPORT, Site
+from tests.standin.running import PROMPTS
+from tests.support import fetch_image, rights, standin_model
+from tests.support.kube import Kube
+from tests.support.operator import Operator
+
+from shardwright_sandbox import audit
+from shardwright_sandbox.cluster import Sandbox
+from shardwright_sandbox.pytest_plugin import Namespace
+
+# What real containers need, and no more: a test of a deadline must not wait for minutes.
+TIMEOUTS = {
+    "bindSeconds": 20,
+    "startSeconds": 60,
+    "readySeconds": 90,
+    "nodeDeadSeconds": 20,
+    "stepSeconds": 120,
+}
+SMALL = {"cpu": "2", "memory": "1Gi", "ephemeralStorage": "1Gi"}
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model's folder."""
+    return standin_model.make_model(tmp_path_factory.mktemp("models") / MODEL)
+
+
+@pytest.fixture(scope="session")
+def reference(model: Path) -> dict[str, str]:
+    """What the unsharded model says to each of the 20 prompts."""
+    return standin_model.unsharded(model, PROMPTS)
+
+
+@pytest.fixture(scope="session")
+def fetcher(real_sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The image that fetches, on every real node; its name."""
+    archive = fetch_image.write_fetch_image(tmp_path_factory.mktemp("image") / "fetch.tar")
+    for node in real_sandbox.real_nodes().values():
+        node.load_image(archive)
+    archive.unlink()
+    return fetch_image.REFERENCE
+
+
+@pytest.fixture(scope="module")
+def running(
+    real_sandbox: Sandbox, fetcher: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Operator]:
+    """One operator for the tests of a module; it logs no error and asks for nothing forbidden."""
+    assert real_sandbox.layout is not None
+    begun = audit.position(real_sandbox.layout.audit_log)
+    started = Operator(
+        real_sandbox.kubeconfig_for("sandbox-operator"),
+        tmp_path_factory.mktemp("operator"),
+        operatorImage=fetcher,
+        stepResources=SMALL,
+        fetchResources=SMALL,
+        timeouts=TIMEOUTS,
+        # Nobody waits for this one's Lease to expire, and a busy machine may be slow to renew it.
+        lease={"durationSeconds": 30, "renewSeconds": 20, "retrySeconds": 1},
+    )
+    try:
+        started.start().wait()
+        yield started
+        assert started.alive, started.log.read_text(encoding="utf-8")[-5000:]
+        assert started.stop() == 0
+        assert started.errors() == []
+        asked = audit.entries(real_sandbox.layout.audit_log, offset=begun)
+        assert rights.beyond(asked, "sandbox-operator") == set()
+    finally:
+        if started.alive:
+            started.kill()
+
+
+@pytest.fixture
+def site(real_namespace: Namespace, model: Path, reference: dict[str, str]) -> Iterator[Site]:
+    """A fresh namespace whose claim holds the model; its deployments are gone after the test."""
+    claim = real_namespace.claim()
+    shutil.copytree(model, claim / MODEL)
+    kube = Kube(real_namespace.sandbox.api, real_namespace.name)
+    yield Site(kube, real_namespace.sandbox, claim, reference)
+    kube.clear()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show where each rank of each shape ran."""
+    lines = terminalreporter.config.stash.get(REPORT, [])
+    if lines:
+        terminalreporter.section("ranks on real nodes")
+        for line in lines:
+            terminalreporter.write_line(line)

@@ -1,0 +1,65 @@
+"""A client that asks on and on, and notes every answer: run as a program on a node.
+
+`client_loop.py URL`: reads one line of JSON with `model`, `answers` (text by prompt), `tokens` (of
+an answer at most) and `pause` (seconds between two), asks until its standard input ends, and
+prints a line of JSON for each request: when it began and ended (Unix time), and what was wrong with
+the answer, if anything. Every request has a connection of its own. Standard library only.
+"""
+
+# ruff: noqa: S310 - the address is that of the test's own Service
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+TIMEOUT_SECONDS = 20
+
+
+def problem(url: str, model: str, prompt: str, expected: str, tokens: int) -> str:
+    """Ask once; what is wrong with the answer, or nothing."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": tokens,
+        "temperature": 0,
+    }
+    headers = {"Content-Type": "application/json", "Connection": "close"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+            found = json.load(answer)["choices"][0]["message"]["content"]
+    except urllib.error.HTTPError as error:
+        return f"HTTP {error.code}: {error.read()[:200]!r}"
+    except (OSError, ValueError, LookupError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "" if found == expected else f"{prompt!r}: {found!r} instead of {expected!r}"
+
+
+def main() -> None:
+    """Ask until standard input ends."""
+    (url,) = sys.argv[1:]
+    asked = json.loads(sys.stdin.readline())
+    over = threading.Event()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        over.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    for prompt, expected in itertools.cycle(asked["answers"].items()):
+        began = time.time()
+        wrong = problem(url, asked["model"], prompt, expected, asked["tokens"])
+        sys.stdout.write(json.dumps([began, time.time(), wrong]) + "\n")
+        sys.stdout.flush()
+        if over.wait(asked["pause"]):
+            return
+
+
+if __name__ == "__main__":
+    main()
