@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 from tests.golden import specs
-from tests.support.passes import RESOLVED, SERVING, pod, situation
+from tests.support.passes import RESOLVED, SERVING, acting, pod, situation
 
 from shardwright.observe.world import Record, RecordState
 from shardwright.plan.attempts import Chain, Next
-from shardwright.plan.deployment import decide
 from shardwright.plan.recording import begun, records_of_chains
 from shardwright.plan.situation import CreateStep, Situation, WriteRecord
 
@@ -34,7 +33,7 @@ def without_engine(*records: Record) -> Situation:
 def asked(found: Situation) -> list[WriteRecord | CreateStep]:
     """Records and Jobs of one pass, in order."""
     return [
-        intent for intent in decide(found).intents if isinstance(intent, WriteRecord | CreateStep)
+        intent for intent in acting(found).intents if isinstance(intent, WriteRecord | CreateStep)
     ]
 
 

@@ -29,7 +29,7 @@ from shardwright.runner.serve.cause import (
         (0, "", False, "Environment", "RankFailed", "exited with code 0"),
         (-11, "", False, "Environment", "RankFailed", "was ended by SIGSEGV"),
         (-9, "", False, "Environment", "Killed", "was ended by SIGKILL"),
-        (-9, "", True, "Environment", "OutOfMemory", "raise pod.resources"),
+        (-9, "", True, "Environment", "OutOfMemory", "spec.pod.resources.memory"),
         (137, "", True, "Environment", "OutOfMemory", "exited with code 137"),
         (1, "torch.OutOfMemoryError: CUDA out of memory.", False, "Environment", "OutOfMemory", ""),
         (

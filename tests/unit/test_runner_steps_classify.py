@@ -17,6 +17,7 @@ from shardwright.runner.contract import (
     REASON_DISK_FULL,
     REASON_GPU_MISMATCH,
     REASON_KILLED,
+    REASON_NETWORK,
     REASON_OUT_OF_MEMORY,
     REASON_TIMEOUT,
     REASON_TOOL_FAILED,
@@ -29,7 +30,7 @@ from shardwright.runner.contract import (
     encode_report,
 )
 from shardwright.runner.steps.around import MemoryWatch
-from shardwright.runner.steps.classify import REASON_NETWORK, Surroundings, classify
+from shardwright.runner.steps.classify import Surroundings, classify
 from shardwright.runner.steps.excerpt import with_tail
 from shardwright.runner.steps.failure import storage_cause
 from shardwright.runner.steps.tool import Ending

@@ -8,10 +8,11 @@ is made from damaged can be run a hundred times in vain: that has to be made ane
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from shardwright.api.settings import Settings
+from shardwright.api.settings import FetchResources, Settings, StepResources
 from shardwright.observe.quantity import to_millis, to_whole
 from shardwright.observe.world import JobView, PodView, Record, Resources
 from shardwright.plan.revisions import Records
@@ -120,7 +121,11 @@ def floors(settings: Settings) -> dict[str, Resources]:
     has raised since: no pod that serves is touched by it.
     """
     steps, fetch = settings.step_resources, settings.fetch_resources
-    given = {STEP_MODEL: fetch, STEP_CHECKPOINT: steps, STEP_ENGINE: steps}
+    given: Mapping[str, StepResources | FetchResources] = {
+        STEP_MODEL: fetch,
+        STEP_CHECKPOINT: steps,
+        STEP_ENGINE: steps,
+    }
     return {
         step: Resources(
             cpu_millis=to_millis(asked.cpu),
