@@ -4,13 +4,16 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shardwright_sandbox.cache import produce
 from shardwright_sandbox.errors import SandboxError
 from shardwright_sandbox.golang import find_go, go_environment, go_version
+from shardwright_sandbox.patches import PATCHES, patched
 from shardwright_sandbox.progress import Progress
 
 KUBERNETES = "1.37.2"
@@ -117,7 +120,8 @@ def _key(go: Path, sources: Path, wanted: list[str]) -> str:
     for path in sorted([*sources.rglob("*.go"), sources / "go.mod", sources / "go.sum"]):
         name = path.relative_to(sources).as_posix()
         digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
-    for part in (go_version(go), *os.uname()[::4], *_FLAGS, *wanted):
+    patches = map(repr, PATCHES) if "kwok" in wanted else ()
+    for part in (go_version(go), *os.uname()[::4], *_FLAGS, *wanted, *patches):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()[:20]
 
@@ -130,7 +134,10 @@ def _built(sources: Path, wanted: list[str], progress: Progress) -> Path:
             f"building {' and '.join(wanted)} (Kubernetes {KUBERNETES}, {go_version(go)}); "
             "minutes on two cores the first time, cached afterwards"
         )
-        _go_build(go, sources, [_PACKAGES[name] for name in wanted], folder, progress)
+        packages = [_PACKAGES[name] for name in wanted]
+        with tempfile.TemporaryDirectory() as scratch:
+            flags = patched(go, sources, Path(scratch)) if "kwok" in wanted else ()
+            _go_build(go, sources, flags, packages, folder, progress)
         if "controlplane" in wanted:
             for name in (*_MULTICALL, *_ON_NODES):
                 (folder / name).symlink_to("controlplane")
@@ -140,11 +147,16 @@ def _built(sources: Path, wanted: list[str], progress: Progress) -> Path:
 
 
 def _go_build(
-    go: Path, sources: Path, packages: list[str], folder: Path, progress: Progress
+    go: Path,
+    sources: Path,
+    flags: Sequence[str],
+    packages: list[str],
+    folder: Path,
+    progress: Progress,
 ) -> None:
     """Build `packages` into `folder`, with `-v` turned into a count of what is compiled."""
     _enough_room(folder)
-    command = [str(go), "build", "-v", *_FLAGS, "-o", f"{folder}{os.sep}", *packages]
+    command = [str(go), "build", "-v", *_FLAGS, *flags, "-o", f"{folder}{os.sep}", *packages]
     compiled = fetched = 0
     tail: deque[str] = deque(maxlen=30)
     with subprocess.Popen(

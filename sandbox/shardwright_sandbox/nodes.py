@@ -22,6 +22,7 @@ from shardwright_sandbox.rest import (
 from shardwright_sandbox.stages import KUBELET_LABEL, KUBELET_RUNNING, READY_ANNOTATION
 
 _NODES = "/api/v1/nodes"
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _WORKERS = 8
 
 
@@ -205,6 +206,9 @@ def remove_nodes(api: client.ApiClient, names: list[str]) -> None:
             _delete(rest, f"{path}?gracePeriodSeconds=0")
     for name in names:
         _delete(rest, f"{_NODES}/{name}")
+        # The garbage collector would take it later, perhaps from a new node of the same name, which
+        # KWOK would then leave alone until it has made another.
+        _delete(rest, f"{_LEASES}/{name}")
 
 
 def _delete(rest: Rest, path: str) -> None:

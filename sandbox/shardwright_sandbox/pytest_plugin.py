@@ -27,8 +27,12 @@ from shardwright_sandbox.storage import RWX, make_claim, remove_claims
 
 @pytest.fixture(scope="session")
 def sandbox_config() -> SandboxConfig:
-    """Settings of the session's sandbox; a conftest.py may override this fixture."""
-    return SandboxConfig(audit=True, die_with_parent=True)
+    """Settings of the session's sandbox; a conftest.py may override this fixture.
+
+    No test waits for a silent node to be noticed, and a machine that is busy with something else
+    may be slow to renew a lease: the grace period is long.
+    """
+    return SandboxConfig(audit=True, die_with_parent=True, node_grace_seconds=40)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from shardwright.runner.contract import (
 )
 from shardwright_sandbox import Sandbox, SandboxConfig, SandboxError, audit, load_fleet, nodes
 from shardwright_sandbox.cluster import stop
+from shardwright_sandbox.fleet import parse_fleet
 from shardwright_sandbox.player import Act, Match, PlayerControl, Rule
 from shardwright_sandbox.processes import Processes
 from shardwright_sandbox.rest import Json, Rest, RestError, api_client, rest_of
@@ -169,6 +171,30 @@ def test_a_silent_node_is_noticed_by_the_node_controller(box: Sandbox, rest: Res
     )
     nodes.revive_kubelet(box.api, "h200-2")
     nodes.wait_schedulable(box.api, ["h200-2"], 20)
+
+
+def test_nodes_that_come_and_go_cost_no_other_node_its_lease(box: Sandbox, rest: Rest) -> None:
+    pool = {"name": "churn", "count": 30}
+    churned = nodes.make_nodes(box.api, parse_fleet({"pools": [pool]}, "the test's fleet"))
+
+    def come_and_go(name: str) -> None:
+        for _ in range(3):
+            nodes.kill_kubelet(box.api, name, noticed=False)
+            nodes.revive_kubelet(box.api, name)
+
+    def renewed() -> dict[str, str]:
+        found = rest.get("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")["items"]
+        leases = {lease["metadata"]["name"]: lease["spec"]["renewTime"] for lease in found}
+        return {name: leases.get(name, "") for name in churned}
+
+    try:
+        # several at once, so that leases wait for their renewal while nodes go
+        with ThreadPoolExecutor(8) as workers:
+            list(workers.map(come_and_go, churned[:15]))
+        before = renewed()
+        until(lambda: all(time > before[name] for name, time in renewed().items()))
+    finally:
+        nodes.remove_nodes(box.api, churned)
 
 
 @pytest.fixture(scope="module")
