@@ -1,4 +1,4 @@
-"""`python -m shardwright_sandbox up|down|status|kubeconfig`: a sandbox to try things in by hand."""
+"""`python -m shardwright_sandbox up|down|build|status|…`: a sandbox to try things in by hand."""
 
 import sys
 from enum import StrEnum
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shardwright.api.settings import Settings
+from shardwright_sandbox.binaries import control_plane, node_programs
 from shardwright_sandbox.cluster import Sandbox
 from shardwright_sandbox.cluster import stop as stop_sandbox
 from shardwright_sandbox.config import Layout, SandboxConfig
@@ -21,7 +22,8 @@ from shardwright_sandbox.namespaces import ensure_namespace
 from shardwright_sandbox.nodes import make_nodes
 from shardwright_sandbox.processes import Processes
 from shardwright_sandbox.progress import Progress
-from shardwright_sandbox.real.host import install
+from shardwright_sandbox.real.host import install, require
+from shardwright_sandbox.real.images import base_images
 from shardwright_sandbox.rest import rest_of
 from shardwright_sandbox.storage import RWX, make_claim
 
@@ -91,9 +93,25 @@ def up(
 
 
 @app.command()
+def build(
+    real: Annotated[bool, typer.Option(help="and those of real nodes")] = False,  # noqa: FBT002 - a flag
+) -> None:
+    """Build the programs of the control plane, which `up` does too; minutes the first time."""
+    progress = Progress()
+    control_plane(progress)
+    if real:
+        node_programs(progress)
+
+
+@app.command()
 def tools() -> None:
-    """Install what real nodes need (containerd, runc, CNI plugins, iptables) with apt, as root."""
-    install(Progress())
+    """As root: with apt what real nodes need (containerd, runc, CNI plugins, iptables), and images.
+
+    The images are the base of those that `up` gives to real nodes; about a minute the first time.
+    """
+    progress = Progress()
+    install(progress)
+    base_images(require(), progress)
 
 
 @app.command()
