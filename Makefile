@@ -14,6 +14,8 @@ REAL ?= 0
 RUN    := PYTHONPATH=sandbox $(BIN)/python
 SYSTEM := openmpi-bin python3-mpi4py python3-numpy python3-yaml python3-click python3-prometheus-client
 FORMATTED := operator sandbox tests hack
+# `make test` runs this many modules of tests at a time; each process has a control plane of its own.
+PROCESSES ?= 2
 # Stamps of environments that have what requirements/dev.txt and requirements/moto.txt ask for.
 READY  := $(VENV)/.ready
 MOTO   := $(VENV)-moto/.ready
@@ -70,7 +72,7 @@ check: lint ## lint, and the unit tests
 
 .PHONY: test
 test: $(READY) $(MOTO) ## every test that this machine can run (builds the control plane once)
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n $(PROCESSES)
 
 .PHONY: soak
 soak: $(READY) ## the long runs: many seeds of the kill test, many random clusters

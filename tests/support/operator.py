@@ -101,7 +101,7 @@ class Operator:
             line for line in text.splitlines() if '"level": "error"' in line or "Traceback" in line
         ]
 
-    def wait(self, seconds: float = 60.0) -> None:
+    def wait(self, seconds: float = 120.0) -> None:
         """Until it has filled its store: from then on it acts."""
         ends = time.monotonic() + seconds
         while not self.acts:
