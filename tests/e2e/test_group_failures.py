@@ -543,7 +543,11 @@ def test_a_checkpoint_that_is_damaged_again_and_again_is_left_to_the_user(
     kube.create(NAME)
     said = kube.wait_reason(NAME, "Stalled", "ArtifactUnusable", 120)
     assert "rank1 truncated" in said["message"]
-    assert publishes(sandbox, kube) == {"model": 1, "checkpoint": 3}
+    newest = job_of(kube, "checkpoint")
+    assert newest is not None
+    assert label(newest, "attempt") == "3"
+    # The files are good, whatever the build says of them: nothing is made twice.
+    assert publishes(sandbox, kube) == {"model": 1, "checkpoint": 1}
 
 
 def test_a_build_killed_for_memory_is_tried_once_more_and_then_names_what_to_raise(

@@ -82,7 +82,7 @@ class Rule(_Strict):
     log_tail: str = ""
     exit_code: int = Field(default=1, ge=0, le=255)
     report: bool = True
-    """False: the pod ends without a termination message, as when it is killed."""
+    """False: it ends without a termination message; with exit code 137 it is OOMKilled."""
     id: str = Field(default_factory=lambda: uuid.uuid4().hex[:8])
 
 

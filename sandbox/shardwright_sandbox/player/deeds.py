@@ -28,6 +28,7 @@ from shardwright_sandbox.player.view import PodView
 from shardwright_sandbox.rest import CONFLICT, NOT_FOUND, STRATEGIC_PATCH, Json, Rest, RestError
 
 _log = structlog.get_logger()
+KILLED = 137  # 128 + SIGKILL: without a report, the kernel's kill of a whole container
 
 
 class Deeds:
@@ -126,8 +127,8 @@ class Deeds:
             log_tail=rule.log_tail,
         )
         message = encode_report(report) if rule.report else ""
-        reason = "" if rule.report else "OOMKilled"
         code = rule.exit_code or 1
+        reason = "OOMKilled" if not rule.report and code == KILLED else ""
         self._patch(pod, status.ended(pod, exit_code=code, message=message, reason=reason))
 
     def _end(self, pod: PodView, report: Report) -> None:
