@@ -408,6 +408,23 @@ def test_a_trashed_artifact_is_rebuilt_by_an_attempt_after_the_one_that_made_it(
     assert (chain.next, chain.attempt) == (Next.CREATE, 3)
 
 
+@pytest.mark.parametrize("made", [(), (job(attempt=1, suspended=True, active=0),), (job(),)])
+def test_why_a_bad_artifact_is_made_again_is_told_until_it_is_there(
+    made: tuple[JobView, ...],
+) -> None:
+    words = "rank0.engine is truncated: 9 bytes, the manifest says 10 (1 are missing)"
+    bad = record(
+        ENGINE,
+        state=RecordState.TRASHED,
+        reason="ArtifactUnusable",
+        attempt=0,
+        rebuilds=1,
+        message=words,
+    )
+    chain = ruling(bad, jobs=made)
+    assert chain.message.endswith(f"; made again, 1 of 2 times: {words}")
+
+
 @pytest.mark.parametrize(
     ("rebuilds", "wanted"),
     [(1, Next.CREATE), (MAX_REBUILDS, Next.CREATE), (MAX_REBUILDS + 1, Next.STALLED)],

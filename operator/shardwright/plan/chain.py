@@ -11,11 +11,12 @@ was made from, so a kept engine is served without its checkpoint.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from shardwright.observe.world import JobView, Record, RecordState
 from shardwright.plan.attempts import DOING, Chain, Next, Shop, Tries, judge_job, report_of
 from shardwright.plan.breakage import dead_node
-from shardwright.plan.collection import leaving, restorable
+from shardwright.plan.collection import UNUSABLE, leaving, restorable
 from shardwright.plan.revisions import Records
 from shardwright.plan.stepfaults import (
     MEMORY_ATTEMPTS,
@@ -29,6 +30,7 @@ from shardwright.resolved import Artifact, Resolved
 from shardwright.runner.contract import REASON_OUT_OF_MEMORY, STEP_MODEL
 
 MAX_REBUILDS = 2
+_UNDER_WAY = (Next.CREATE, Next.PLACE, Next.WAIT, Next.BACKOFF)
 
 
 def missing(resolved: Resolved, records: Records) -> tuple[Artifact, ...]:
@@ -65,9 +67,18 @@ def judge(resolved: Resolved, shop: Shop) -> Chain:
 
 
 def judge_artifact(claim_uid: str, artifact: Artifact, shop: Shop) -> Chain:
-    """What one artifact that is not there asks for next."""
+    """What one artifact that is not there asks for next; of one that was bad also what was."""
     artifact = at_least(artifact, shop.floors.get(artifact.step))
     record = shop.records.get((claim_uid, artifact.step, artifact.key))
+    found = _judge_recorded(claim_uid, artifact, record, shop)
+    if record is None or record.reason != UNUSABLE or found.next not in _UNDER_WAY:
+        return found
+    # The group that found it is gone by now: nothing else in status tells why it is made again.
+    why = f"made again, {record.rebuilds} of {MAX_REBUILDS} times: {record.message}"
+    return replace(found, message=f"{found.message}; {why}")
+
+
+def _judge_recorded(claim_uid: str, artifact: Artifact, record: Record | None, shop: Shop) -> Chain:
     if record is not None and record.state is RecordState.FAILED:
         return Chain(
             Next.STALLED,
@@ -84,7 +95,7 @@ def judge_artifact(claim_uid: str, artifact: Artifact, shop: Shop) -> Chain:
             Next.STALLED,
             artifact,
             record=record,
-            reason="ArtifactUnusable",
+            reason=UNUSABLE,
             message=f"{artifact.step} {artifact.key} was rebuilt {MAX_REBUILDS} times and its "
             f" files were found bad again: {record.message}; check the storage, then delete"
             f" ConfigMap {record.name}",

@@ -54,6 +54,7 @@ from shardwright.runner.contract import (
 # Reasons of a record that is Trashed because nothing named it.
 COLLECTED = "Collected"  # it comes back when it is named
 PURGING = "Purging"  # it is deleted; whoever needs it waits for that and builds it anew
+UNUSABLE = "ArtifactUnusable"  # a pod found its files bad: it is made anew
 DISCARDED = "Discarded"  # it was bad before: nobody would load it, it never comes back
 MAX_SWEEPS = 8  # Jobs at a time that nobody waits for
 HOLD_SECONDS = 5.0

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from shardwright.observe.world import ClaimView, Record, RecordState
 from shardwright.plan.attempts import Chain, Next
+from shardwright.plan.collection import UNUSABLE
 from shardwright.plan.revisions import Revision
 from shardwright.plan.rollout import Verdict
 from shardwright.plan.situation import Intent, Situation, WriteRecord
@@ -79,7 +80,7 @@ def _trashed(record: Record, message: str, now: float) -> Record:
         inputs=record.inputs,
         commit=record.commit,
         facts=record.facts,
-        reason="ArtifactUnusable",
+        reason=UNUSABLE,
         message=message,
         created=now,
         attempt=record.attempt,
