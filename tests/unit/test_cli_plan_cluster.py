@@ -15,8 +15,10 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from kubernetes.aio.config import ConfigException
 from typer.testing import CliRunner
 
+from shardwright.apply.client import load_configuration
 from shardwright.cli.app import app
 
 H100 = "NVIDIA-H100-80GB-HBM3"
@@ -153,6 +155,18 @@ def test_a_cluster_that_does_not_answer_is_told_and_is_exit_code_two(manifest: s
     assert result.exit_code == 2
     assert "Traceback" not in result.output
     assert "list" in result.stderr.lower()
+
+
+@pytest.mark.usefixtures("asked")
+async def test_a_configuration_is_that_of_a_context_or_of_the_current_one() -> None:
+    assert (await load_configuration()).host == "http://127.0.0.1:1"
+    lab = await load_configuration(context="lab")
+    assert lab.host != "http://127.0.0.1:1"
+    assert lab.host.startswith("http://127.0.0.1:")
+    # What every connection needs is there whichever way it was named.
+    assert lab.connection_pool_maxsize == 64
+    with pytest.raises(ConfigException):
+        await load_configuration(context="moon")
 
 
 def test_the_doctor_reads_the_object_and_the_nodes(

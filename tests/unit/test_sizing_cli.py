@@ -11,7 +11,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from shardwright.cli.app import app
-from shardwright.sizing.catalogue import _entries
+from shardwright.sizing.catalogue import catalogue_config
 
 
 def run(*arguments: str) -> Result:
@@ -28,7 +28,7 @@ def answer(*arguments: str) -> dict[str, Any]:
 def config(tmp_path: Path) -> str:
     file = tmp_path / "Llama-3.1-8B" / "config.json"
     file.parent.mkdir()
-    file.write_text(json.dumps(_entries()["meta-llama/Llama-3.1-8B"]["config"]))
+    file.write_text(json.dumps(dict(catalogue_config("meta-llama/Llama-3.1-8B"))))
     return str(file)
 
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from shardwright.cli.app import app
-from shardwright.sizing.catalogue import _entries
+from shardwright.sizing.catalogue import catalogue_config, catalogue_names
 from shardwright.sizing.config_families import FAMILIES
 from shardwright.sizing.config_json import ConfigError, load_json, model_from_config
 from shardwright.sizing.memory import plan_memory
 from shardwright.sizing.shape import EngineSettings, GPUMemory, Precision, Shape
 
-CONFIGS = [entry["config"] for entry in _entries().values()]
+CONFIGS = [dict(catalogue_config(name)) for name in catalogue_names()]
 QUANTIZED = {
     "quant_method": "compressed-tensors",
     "config_groups": {

@@ -63,21 +63,26 @@ class Listing:
     resource_version: int
 
 
-async def load_configuration(kubeconfig: str = "") -> Configuration:
+async def load_configuration(kubeconfig: str = "", *, context: str = "") -> Configuration:
     """Where the API server is and who we are there.
 
     Args:
         kubeconfig: A path; empty means `KUBECONFIG`, else the pod's own service account.
+        context: A context of the kubeconfig; empty takes its current one. A name means that a
+            person asks, so that without a path `~/.kube/config` is read, never the pod's account.
 
     Raises:
-        kubernetes.aio.config.ConfigException: If neither can be read.
+        kubernetes.aio.config.ConfigException: If neither can be read, or there is no such context.
     """
     # the class hands out copies of a process-wide default; type.__call__ makes a fresh one
     configuration: Configuration = type.__call__(Configuration)
     path = kubeconfig or os.environ.get("KUBECONFIG", "")
-    if path:
+    if path or context:
         await load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=path, client_configuration=configuration, persist_config=False
+            config_file=path or None,
+            context=context or None,
+            client_configuration=configuration,
+            persist_config=False,
         )
     else:
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]

@@ -34,6 +34,16 @@ def catalogue_names() -> tuple[str, ...]:
     return tuple(_entries())
 
 
+def catalogue_config(name: str) -> Mapping[str, Any]:
+    """The part of a catalogue model's config.json that sizes are read from.
+
+    Raises:
+        UnknownModelError: No entry, or several, answer to the name.
+    """
+    config: Mapping[str, Any] = _entries()[_resolve(name)]["config"]
+    return config
+
+
 def catalogue_source(name: str) -> str:
     """Where a catalogue model's sizes come from."""
     return str(_entries()[_resolve(name)]["source"])
@@ -48,8 +58,7 @@ def catalogue_model(name: str) -> Model:
     Raises:
         UnknownModelError: No entry, or several, answer to the name.
     """
-    entry = _resolve(name)
-    return model_from_config(_entries()[entry]["config"], name=entry)
+    return model_from_config(catalogue_config(name), name=_resolve(name))
 
 
 def _resolve(name: str) -> str:
