@@ -15,12 +15,12 @@ from pathlib import Path
 from tests.support.operator import Operator
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["__main__", "shardwright.cli.app", "tests.support.forked"])
+_CONTEXT.set_forkserver_preload(["__main__", "shardwright.cli.run", "tests.support.forked"])
 
 
 def _serve(kubeconfig: str, config: str, log: str) -> None:
     """What the child does: as the command line would."""
-    from shardwright.cli.app import main  # noqa: PLC0415 - the server has imported it
+    from shardwright.cli.app import main  # noqa: PLC0415 - the server has imported what it loads
 
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(file, 1)

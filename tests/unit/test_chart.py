@@ -62,6 +62,7 @@ MATRIX: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "settings": {
                 "nodePools": [POOL],
+                "fabric": {"kind": "RDMA", "gigabytesPerSecond": 50},
                 "fabricProfiles": FABRIC,
                 "images": {"TensorRTLLM/1.2.1": "registry.internal/trtllm:1.2.1"},
                 "nvlinkIslands": {"NVIDIA-A100-PCIE-40GB": 2},

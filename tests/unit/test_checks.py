@@ -274,14 +274,14 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, Any], str, tuple[str, ...]]] = [
         {"claims": {"models": claim("ReadWriteOnce")}},
         {**split(8), "replicas": 2},
         "StorageNotShared",
-        ("16 GPUs are needed", "one node has 8"),
+        ("it takes 16 GPUs", "one node has 8"),
     ),
     (
         "storage_shared",
         {"claims": {"models": claim("ReadWriteOnce")}},
         {**split(8, 2), **PACKED},
         "StorageNotShared",
-        ("16 GPUs are needed", "one node has 8"),
+        ("it takes 16 GPUs", "one node has 8"),
     ),
     (
         "storage_shared",

@@ -207,6 +207,50 @@ class TestForms:
             assert folder.ask("-o", form).stdout == folder.ask("-o", form).stdout
 
 
+class TestSteps:
+    """What has to be done before it serves, and what the nodes lack for it."""
+
+    def ask(self, folder: Folder, command: str, **node: Any) -> str:
+        folder.manifest(
+            manifest("meta-llama/Llama-3.1-70B", quantization={"weights": "INT4AWQ"}, replicas=1)
+        )
+        folder.nodes([{"product": H100, "count": 4, "gpus": 2, **node}])
+        return " ".join(folder.ask(command=command).stdout.split())
+
+    @pytest.mark.parametrize("command", ["plan", "explain"])
+    def test_each_is_told_with_what_it_takes(self, folder: Folder, command: str) -> None:
+        text = self.ask(folder, command, gpus=8)
+        assert "Before it serves" in text
+        assert "Calibrate: INT4AWQ has to be made of the checkpoint's weights." in text
+        assert "On one node it takes 3 GPUs, 157.7 GiB" in text
+        assert "157.7 GiB of host memory, and writes 36.8 GiB" in text
+        assert "Build: the TensorRT backend serves engines built for one GPU product" in text
+        assert "Not here" not in text
+
+    @pytest.mark.parametrize("command", ["plan", "explain"])
+    def test_what_no_node_can_do_is_told_with_another_way(
+        self, folder: Folder, command: str
+    ) -> None:
+        text = self.ask(folder, command)
+        assert "Not here: it takes 3 GPUs of one node, the largest has 2. Instead: take a" in text
+        short = self.ask(folder, command, gpus=8, hostMemoryGiB=100)
+        assert "Not here: it takes 158 GiB of host memory, the largest node has 100" in short
+        assert "serve with the PyTorch backend" in short
+
+    def test_json_holds_them(self, folder: Folder) -> None:
+        self.ask(folder, "plan")
+        steps = json.loads(folder.ask("-o", "json").stdout)["chosen"]["steps"]
+        assert [step["step"] for step in steps] == ["Calibrate", "Build"]
+        assert steps[0]["obstacle"] == "takes 3 GPUs of one node, the largest has 2"
+        assert set(steps[0]) == {
+            *("step", "gpus", "hostBytes", "scratchBytes", "reason", "obstacle", "alternative")
+        }
+
+    def test_a_checkpoint_that_is_served_as_it_is_says_so(self, folder: Folder) -> None:
+        folder.manifest(manifest("openai/gpt-oss-20b", engine={"backend": "PyTorch"}))
+        assert "nothing: the checkpoint is served as it is" in folder.ask().stdout
+
+
 class TestNonePossible:
     """Exit code 1: the question was understood, and the answer is no."""
 
@@ -256,11 +300,7 @@ WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "wrong expert": (
         {**BASE, "spec": {**BASE["spec"], "parallelism": {"expert": "two"}}},
-        ("spec.parallelism.expert", "two"),
-    ),
-    "expert below one": (
-        {**BASE, "spec": {**BASE["spec"], "parallelism": {"expert": 0}}},
-        ("expert 0", "at least 1"),
+        ("spec.parallelism.expert", "Extra inputs", "two"),
     ),
     "unknown precision": (
         {**BASE, "spec": {**BASE["spec"], "quantization": {"weights": "FP7"}}},
@@ -272,11 +312,15 @@ WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "no load": (
         {**BASE, "spec": {**BASE["spec"], "workload": {"concurrency": 0}}},
-        ("spec.workload", "concurrency 0", "at least 1"),
+        ("spec.workload.concurrency", "greater than or equal to 1", "given: 0"),
     ),
     "unknown load": (
         {**BASE, "spec": {**BASE["spec"], "workload": {"users": 5}}},
         ("spec.workload.users",),
+    ),
+    "too long": (
+        {**BASE, "spec": {**BASE["spec"], "workload": {"inputLen": 4000, "outputLen": 5000}}},
+        ("llmd.yaml: spec: workload.inputLen + workload.outputLen exceed", "8192", "raise"),
     ),
     "unknown model": (
         manifest("meta-llama/Llama-9-1T"),
@@ -400,10 +444,44 @@ class TestManifest:
         self.chosen(folder, parallelism={"tensor": 4})
         assert "Fixed by the manifest: tensor 4 (--open plans them anew)" in folder.ask().stdout
 
-    def test_no_replicas_are_planned_as_open_and_said(self, folder: Folder) -> None:
-        assert self.chosen(folder, replicas=0) == self.chosen(folder)
+    def test_no_replicas_are_planned_as_one_and_said(self, folder: Folder) -> None:
+        assert self.chosen(folder, replicas=0) == self.chosen(folder, replicas=1)
         folder.manifest(manifest("meta-llama/Llama-3.1-70B", replicas=0))
         assert "replicas is 0 (scaled to zero)" in folder.ask().stdout
+
+    def test_replicas_left_out_are_planned_and_what_a_cluster_would_do_is_said(
+        self, folder: Folder
+    ) -> None:
+        load = {"objective": "Throughput", "concurrency": 64}
+        assert self.chosen(folder, workload=load).replicas > 1
+        text = " ".join(folder.ask().stdout.split())
+        one = self.chosen(folder, workload=load, replicas=1)
+        told = f"for one replica tensor {one.shape.tensor} × pipeline {one.shape.pipeline} on"
+        assert told in text
+        assert "write replicas into the manifest" in text
+        assert "write replicas" not in folder.ask().stdout
+        assert "write replicas" not in folder.ask("--open").stdout
+
+    def test_targets_are_asked_beside_the_manifest(self, folder: Folder) -> None:
+        load = {"objective": "Throughput", "concurrency": 64}
+        free = self.chosen(folder, workload=load)
+        tight = self.chosen(folder, "--tpot-seconds", "0.02", workload=load)
+        assert tight.estimate.tpot_seconds <= 0.02 < free.estimate.tpot_seconds
+        assert "20 ms a token" in folder.ask("--tpot-seconds", "0.02").stdout
+        wrong = folder.ask("--ttft-seconds", "0")
+        assert wrong.exit_code == 2
+        assert "ttftSeconds 0" in wrong.stderr
+
+    def test_spread_is_kept(self, folder: Folder) -> None:
+        shape = {"tensor": 4, "pipeline": 2}
+        assert self.chosen(folder, parallelism=shape).stage_nodes == (0, 0)
+        spread = {"pipelineStages": "Spread"}
+        assert self.chosen(folder, parallelism=shape, placement=spread).stage_nodes == (0, 1)
+        assert "pipelineStages Spread" in folder.ask().stdout
+        folder.nodes([{"product": H100, "count": 1, "gpus": 8}])
+        refused = folder.ask()
+        assert refused.exit_code == 1
+        assert "NotEnoughNodes" in refused.stdout
 
     @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("llama-*.yaml")))
     def test_the_examples_plan(self, folder: Folder, path: Path) -> None:

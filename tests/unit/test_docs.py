@@ -32,8 +32,9 @@ REASON_SOURCES = [
     CODE / "plan/links.py",
     CODE / "plan/question.py",
     CODE / "plan/recording.py",
-    CODE / "plan/room.py",
     CODE / "plan/stepfaults.py",
+    CODE / "plan/given.py",
+    CODE / "sizing/blocks.py",
     CODE / "control/transitions.py",
     CODE / "runner/__main__.py",
     CODE / "runner/contract.py",
@@ -57,7 +58,7 @@ NOT_REASONS = {
     *(
         "TooLittleHeadroom",
         "LongestRequestDoesNotFit",
-        "NotEnoughGPUs",
+        "NotEnough",
     ),  # what the planner calls a near miss
     "ModelNotKnown",  # told as NoPlanPossible
     "Message",  # a type variable
@@ -220,6 +221,8 @@ def test_every_setting_is_described_with_its_default() -> None:
 
 def say(value: object) -> str:
     """A default as the table shows it."""
+    if value is None:
+        return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():

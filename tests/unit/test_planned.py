@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from shardwright.api.serving import KVPrecision, WeightPrecision
 from shardwright.api.settings import PoolSettings, Settings
 from shardwright.api.spec import LLMDeploymentSpec, StagePlacement
 from shardwright.api.status import LLMDeploymentStatus
+from shardwright.observe.gpus import DriverMemory
 from shardwright.observe.world import (
     ClaimView,
     DeploymentView,
@@ -26,7 +28,7 @@ from shardwright.observe.world import (
     RevisionView,
     Taint,
 )
-from shardwright.plan import room
+from shardwright.plan import given as given_shape
 from shardwright.plan.conditions import Outcome
 from shardwright.plan.deployment import decide
 from shardwright.plan.fleets import Fleets, fleets_of, free_fleet
@@ -42,10 +44,13 @@ from shardwright.plan.situation import (
     Situation,
 )
 from shardwright.runner.contract import STEP_MODEL, ModelFacts
+from shardwright.runtimes.base import Refusal
+from shardwright.sizing.catalogue import catalogue_config
 from shardwright.sizing.question import Objective as SizingObjective
 from shardwright_sandbox.player import models
 
 H100, A100, H200, L40S = specs.H100, specs.A100, "NVIDIA-H200", "NVIDIA-L40S"
+LLAMA_405B = "hf://meta-llama/Llama-3.1-405B-Instruct@main"
 LLAMA_70B = "hf://meta-llama/Llama-3.3-70B-Instruct@main"
 CLAIM = ClaimView("llm", "models", "claim-uid", bound=True, access_modes=("ReadWriteMany",))
 
@@ -508,29 +513,190 @@ def test_a_given_shape_shows_its_memory_too() -> None:
     assert "requests of 1024 tokens" in plan.reasons[1]
 
 
-TIGHT = {"gpu": {"product": H100}, "parallelism": {"tensor": 1, "pipeline": 1}}
+# Two H100 hold the weights of 70B in 16 bits, and by estimate not one long request beside them.
+TIGHT = {
+    "gpu": {"product": H100},
+    "parallelism": {"tensor": 2, "pipeline": 1},
+    "engine": {"limits": {"maxSeqLen": 131072, "maxInputLen": 4096}},
+}
+# One does not even hold the weights.
+HEAVY = {"gpu": {"product": H100}, "parallelism": {"tensor": 1, "pipeline": 1}}
 
 
 def test_a_given_shape_that_does_not_fit_by_estimate_is_warned_of() -> None:
     world = World(hopper())
     plan = world.see(asked(**TIGHT)).plan
     assert plan is not None
-    assert world.condition("Accepted")[0] == "True"
-    assert plan.per_gpu[0].kv_cache_gib < 0
-    assert plan.reasons[-1].startswith("warning: ")
-    assert "131" in plan.reasons[-1]
+    status, reason, message = world.condition("Accepted")
+    assert (status, reason) == ("True", "AcceptedWithWarning")
+    assert message == plan.reasons[-1]
+    assert message.startswith("warning: by estimate it does not fit: tensor 2 × pipeline 1")
+    assert "one sequence of maxSeqLen 131072" in message
+    world.see(asked(**GIVEN))
+    assert world.condition("Accepted")[:2] == ("True", "Accepted")
 
 
 def test_where_constants_are_measured_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "measured", lambda _engine: True)
+    monkeypatch.setattr(given_shape, "measured", lambda _engine: True)
     world = World(hopper())
     world.see(asked(**TIGHT))
     status, reason, message = world.condition("Accepted")
     assert (status, reason) == ("False", "DoesNotFit")
     assert "79.2 GiB" in message
-    assert "maxSeqLen 8192" in message
+    assert "the nearest shape that fits is tensor 4, pipeline 1" in message
     world.see(asked(**GIVEN))
     assert world.condition("Accepted")[0] == "True"
+
+
+def test_weights_alone_larger_than_the_gpu_are_refused_whatever_the_constants() -> None:
+    assert not given_shape.measured(asked(**HEAVY).engine)
+    world = World(hopper())
+    world.see(asked(**HEAVY))
+    status, reason, message = world.condition("Accepted")
+    assert (status, reason) == ("False", "DoesNotFit")
+    assert world.condition("Stalled")[:2] == ("True", "DoesNotFit")
+    assert "the weights alone are 131.4 GiB on a GPU" in message
+    assert "a GPU has 79.2 GiB in all" in message
+    assert "the nearest shape that fits is tensor 2, pipeline 1 (65.7 GiB of weights" in message
+    assert not any(isinstance(item, MakeRevision) for item in world.decision.intents)
+
+
+def test_the_shape_that_is_offered_is_accepted_and_fits() -> None:
+    for heavy in (
+        {"parallelism": {"tensor": 1, "pipeline": 2}},
+        {"parallelism": {"tensor": 2, "pipeline": 1}},
+        {"parallelism": {"tensor": 8, "pipeline": 1}},
+        {"parallelism": {"tensor": 4, "pipeline": 1}, "quantization": {"weights": "FP8"}},
+    ):
+        spec = {"model": {"uri": LLAMA_405B}, "gpu": {"product": H100}, **heavy}
+        world = World(hopper())
+        world.see(asked(**spec))
+        status, reason, message = world.condition("Accepted")
+        assert (status, reason) == ("False", "DoesNotFit")
+        found = re.search(r"fits is tensor (\d+), pipeline (\d+) ", message)
+        assert found is not None, message
+        offered = {"tensor": int(found[1]), "pipeline": int(found[2])}
+        plan = world.see(asked(**{**spec, "parallelism": offered})).plan
+        assert world.condition("Accepted")[:2] == ("True", "Accepted"), offered
+        assert plan is not None
+        assert plan.kv_tokens > 8192
+
+
+def test_a_gpu_whose_memory_is_only_guessed_refuses_nothing() -> None:
+    unheard_of = [gpu_node("u", 8, product="Acme-9000", inventory={"compute": (9, 0)})]
+    spec = asked(**{**HEAVY, "gpu": {"product": "Acme-9000"}})
+    world = World(unheard_of)
+    world.see(spec)
+    assert world.condition("Accepted")[:2] == ("True", "AcceptedWithWarning")
+    # A label tells what the board has.
+    world = World([replace(unheard_of[0], gpu=replace(unheard_of[0].gpu, memory_mib=81559))])
+    world.see(spec)
+    assert world.condition("Accepted")[:2] == ("False", "DoesNotFit")
+
+
+def test_what_already_runs_is_not_refused_later() -> None:
+    world = World([gpu_node("u", 8, product="Acme-9000", inventory={"compute": (9, 0)})])
+    spec = asked(**{**HEAVY, "gpu": {"product": "Acme-9000"}})
+    world.see(spec)
+    first = world.target
+    world.nodes = [replace(node, gpu=replace(node.gpu, memory_mib=81559)) for node in world.nodes]
+    world.see(spec)
+    assert world.condition("Accepted")[0] == "True"
+    assert world.target.name == first.name
+
+
+def block_wise(block: list[int] | None) -> ModelFacts:
+    """DeepSeek-V3's kind of checkpoint, small: experts of 1,536 as Qwen3-235B has them."""
+    config = dict(catalogue_config("Qwen/Qwen3-235B-A22B-FP8"))
+    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": block}
+    facts = facts_of("hf://Qwen/Qwen3-235B-A22B-FP8")
+    return replace(facts, config=json.dumps(config))
+
+
+@pytest.mark.parametrize("tensor", [4, 8])
+def test_a_given_shape_that_tears_the_checkpoints_blocks_is_refused(tensor: int) -> None:
+    spec = asked(
+        model={"uri": "hf://Qwen/Qwen3-235B-A22B-FP8"},
+        gpu={"product": H200},
+        parallelism={"tensor": tensor, "pipeline": 1},
+        engine={"backend": "PyTorch"},
+    )
+    world = World(hopper(2, H200))
+    world.facts = block_wise([128, 128])
+    world.see(spec)
+    status, reason, message = world.condition("Accepted")
+    if tensor == 4:
+        assert (status, reason) == ("True", "Accepted")
+        return
+    assert (status, reason) == ("False", "QuantizationBlockSplit")
+    assert "192 of mlp.experts.gate_proj's 1536" in message
+    assert "use tensor 4" in message
+    world.facts = block_wise(None)
+    world.see(asked(**{**spec.model_dump(by_alias=True, exclude_none=True), "replicas": 2}))
+    assert world.condition("Accepted")[0] == "True"
+
+
+def test_a_chosen_plan_leaves_blocks_whole() -> None:
+    world = World(hopper(2, H200))
+    world.facts = block_wise([128, 128])
+    plan = world.see(
+        asked(model={"uri": "hf://Qwen/Qwen3-235B-A22B-FP8"}, engine={"backend": "PyTorch"})
+    ).plan
+    assert plan is not None
+    assert plan.tensor == 4
+
+
+# Stages apart
+
+
+def test_spread_is_a_constraint_of_the_plan() -> None:
+    pcie = [
+        gpu_node(f"l{number}", 8, product=L40S, nvlink=0, inventory={"compute": (8, 9)})
+        for number in range(4)
+    ]
+    spec = {"parallelism": {"tensor": 2, "pipeline": 4}, "quantization": {"weights": "Auto"}}
+    for stages in ("Auto", "Pack"):
+        world = World(pcie[:1])
+        world.see(asked(**spec, placement={"pipelineStages": stages}))
+        assert world.condition("Accepted")[0] == "True"
+        assert world.target.resolved.spec.placement.pipeline_stages is StagePlacement.PACK
+    spread = asked(**spec, placement={"pipelineStages": "Spread"})
+    world = World(pcie[:3])
+    world.see(spread)
+    status, reason, message = world.condition("Accepted")
+    assert (status, reason) == ("False", "NoPlanPossible")
+    assert "pipelineStages Spread with pipeline 4 needs as many nodes" in message
+    assert f"{L40S} has 3" in message
+    world.nodes = pcie
+    world.see(spread)
+    assert world.condition("Accepted")[0] == "True"
+    assert world.target.resolved.spec.placement.pipeline_stages is StagePlacement.SPREAD
+
+
+def test_spread_or_not_is_another_question_only_where_it_bars_something() -> None:
+    world = World(hopper())
+    world.see(asked())
+    first = world.target
+    world.see(asked(placement={"pipelineStages": "Spread"}))
+    assert headline_of(world.target.resolved.spec) == headline_of(first.resolved.spec)
+
+
+# What is to be done before
+
+
+def test_what_the_nodes_lack_for_a_step_is_warned_of() -> None:
+    tight = [
+        gpu_node(f"l{n}", 2, product=L40S, nvlink=0, inventory={"compute": (8, 9)}, memory=96)
+        for n in range(8)
+    ]
+    world = World(tight)
+    plan = world.see(asked(quantization={"weights": "FP8", "kvCache": "None"})).plan
+    assert plan is not None
+    assert any(
+        reason.startswith("warning: Calibrate takes 4 GPUs of one node, the largest has 2")
+        for reason in plan.reasons
+    )
+    assert world.condition("Accepted")[1] == "AcceptedWithWarning"
 
 
 def test_a_given_shape_that_the_model_cannot_have_is_refused_in_the_runtimes_words() -> None:
@@ -557,12 +723,13 @@ def test_no_shape_that_somebody_gives_ends_a_pass(uri: str) -> None:
                 whole = asked(model={"uri": uri}).filled(
                     product="NVIDIA-Unheard-Of", tensor=tensor, pipeline=pipeline, weights=weights
                 )
-                found = room.given_room(asked_of(whole), whole, facts, 10**10)
-                assert isinstance(found, Planned)
+                for gpu in (DriverMemory(10**10), DriverMemory(10**10, "a guess")):
+                    found = given_shape.given_room(asked_of(whole), whole, facts, gpu, domain=8)
+                    assert isinstance(found, Planned | Refusal)
 
 
 def test_constants_that_stand_in_for_a_measurement_refuse_nothing() -> None:
-    assert not room.measured(asked().engine)
+    assert not given_shape.measured(asked().engine)
 
 
 # Specs and revisions of earlier versions

@@ -9,10 +9,10 @@ from tests.golden import specs
 
 from shardwright.api.settings import Settings
 from shardwright.api.spec import LLMDeploymentSpec, Runtime
+from shardwright.observe.gpus import catalogue_memory
 from shardwright.resolved import Artifact, Resolved
 from shardwright.runner import contract
 from shardwright.runner.contract import ModelFacts
-from shardwright.runtimes.gpu_memory import gpu_memory_bytes
 from shardwright.runtimes.registry import runtime
 
 ENGINE = runtime(Runtime.TENSORRT_LLM)
@@ -234,8 +234,8 @@ def test_keys_are_those_of_their_inputs_written_beside_them() -> None:
         ("Some-New-GPU", 80),
     ],
 )
-def test_gpu_memory_is_read_from_the_product_s_name(product: str, gigabytes: int) -> None:
-    assert gpu_memory_bytes(product) == gigabytes * 10**9
+def test_the_memory_a_gpu_is_sold_with_is_read_from_its_name(product: str, gigabytes: int) -> None:
+    assert catalogue_memory(product) == gigabytes * 10**9
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,12 @@ def test_a_few_variables_override_the_file(tmp_path: Path) -> None:
             "timeouts: {restartBackoffSeconds: 900}",
             ["restartBackoffSeconds 900 exceeds", "restartBackoffMaxSeconds 600"],
         ),
+        ("fabric: {gigabytesPerSecond: 50}", ["fabric.kind"]),
+        ("fabric: {kind: TokenRing}", ["fabric.kind is 'TokenRing'", "RDMA", "Ethernet"]),
+        (
+            "fabric: {kind: RDMA, gigabytesPerSecond: 0}",
+            ["fabric.gigabytesPerSecond is 0", "greater than 0"],
+        ),
         ("logLevel: LOUD", ["logLevel is 'LOUD'", "DEBUG|INFO|WARNING|ERROR"]),
         ("[1, 2]", ["must hold a mapping"]),
         ("a: [", ["is not YAML"]),

@@ -20,7 +20,6 @@ from tests.support.sizing import (
     PYTORCH,
     R1,
     TENSORRT,
-    VLLM,
     chosen,
     fleet,
     nodes,
@@ -28,9 +27,7 @@ from tests.support.sizing import (
 )
 
 from shardwright.api.serving import KVPrecision, WeightPrecision
-from shardwright.sizing.catalogue import catalogue_model
-from shardwright.sizing.choose import choose
-from shardwright.sizing.question import Limits, Objective, Workload
+from shardwright.sizing.question import Limits, Objective
 from shardwright.sizing.result import Candidate, Choice, Rejection, from_data, to_data
 from shardwright.sizing.shape import Shape
 
@@ -323,13 +320,12 @@ def test_mxfp4_experts_are_padded_and_may_be_cut() -> None:
     assert best.shape == Shape(8)
 
 
-def test_a_mixture_keeps_quantization_groups_whole() -> None:
+def test_a_mixture_keeps_quantization_blocks_whole() -> None:
     """1,536 over eight ranks leaves 192, no multiple of the 128 weights of a block."""
-    model = catalogue_model("Qwen/Qwen3-235B-A22B-FP8")
-    model = replace(model, checkpoint=replace(model.checkpoint, group_size=128))
-    choice = choose(model, nodes(H100), Workload(Objective.THROUGHPUT), VLLM)
-    refusal = _refused(choice, "QuantizationGroupSplit", tensor=8, expert=1)
-    assert "192" in refusal.message
+    choice = plan("Qwen/Qwen3-235B-A22B-FP8", nodes(H100))
+    refusal = _refused(choice, "QuantizationBlockSplit", tensor=8, expert=1)
+    assert "leaves 192 of mlp.experts.gate_proj's 1536" in refusal.message
+    assert "use tensor 4" in refusal.message
     assert not [one for one in choice.rejected if one.shape == Shape(8, 1, 8) and not one.score]
 
 

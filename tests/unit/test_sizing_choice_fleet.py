@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.fleet import H100, gpu_node
 
 from shardwright.api.settings import FabricProfile, Settings
@@ -16,6 +18,7 @@ from shardwright.sizing.question import (
     GIB,
     Fabric,
     FabricKind,
+    Fleet,
     Limits,
     NodeGroup,
     Workload,
@@ -116,13 +119,61 @@ def test_a_nodes_fabric(fields: Any, kind: FabricKind, rate: float, source: str)
     assert source in found.source
 
 
-def test_the_settings_name_rdma_resources_and_the_administrator_has_the_last_word() -> None:
+def test_the_settings_name_resources_that_mean_rdma() -> None:
     node = gpu_node("a", other={"example.com/hca": 1})
     settings = Settings(fabric_profiles={"ib": FabricProfile(resources={"example.com/hca": "1"})})
     assert fleet_of_nodes([node]).groups[0].fabric == ASSUMED_FABRIC
     assert fleet_of_nodes([node], settings=settings).groups[0].fabric.kind is FabricKind.RDMA
-    said = Fabric(FabricKind.RDMA, 100, "chart")
-    assert fleet_of_nodes([node], settings=settings, fabric=said).groups[0].fabric == said
+
+
+@pytest.mark.parametrize(
+    ("told", "silent", "rdma", "labelled"),
+    [
+        # What the settings say, and what becomes of a node that tells nothing, of one with an RDMA
+        # resource, and of one whose label has kind and speed.
+        (None, ASSUMED_FABRIC, (FabricKind.RDMA, 25), (FabricKind.RDMA, 50)),
+        (
+            {"kind": "RDMA", "gigabytesPerSecond": 40},
+            Fabric(FabricKind.RDMA, 40, "settings"),
+            (FabricKind.RDMA, 40),
+            (FabricKind.RDMA, 50),
+        ),
+        (
+            {"kind": "RDMA"},
+            Fabric(FabricKind.RDMA, 25, "settings; speed assumed"),
+            (FabricKind.RDMA, 25),
+            (FabricKind.RDMA, 50),
+        ),
+        (
+            {"kind": "Ethernet", "gigabytesPerSecond": 6.25},
+            Fabric(FabricKind.ETHERNET, 6.25, "settings"),
+            (FabricKind.RDMA, 25),
+            (FabricKind.RDMA, 50),
+        ),
+        (
+            {"kind": "Ethernet"},
+            ASSUMED_FABRIC,
+            (FabricKind.RDMA, 25),
+            (FabricKind.RDMA, 50),
+        ),
+    ],
+)
+def test_the_settings_tell_what_nodes_do_not(
+    told: Any, silent: Fabric, rdma: tuple[FabricKind, float], labelled: tuple[FabricKind, float]
+) -> None:
+    settings = Settings.read({"fabric": told})
+
+    def seen(**fields: Any) -> Fabric:
+        return fleet_of_nodes([gpu_node("a", **fields)], settings=settings).groups[0].fabric
+
+    assert seen() == silent
+    found = seen(other={"rdma/ib": 8})
+    assert (found.kind, found.gigabytes_per_second) == rdma
+    assert "resource rdma/ib" in found.source
+    found = seen(labels={"ib.coreweave.cloud/speed": "3200G"})
+    assert (found.kind, found.gigabytes_per_second) == labelled
+    pool = NodePool("burst", "NVIDIA-H200", 8, 4, nvlink_size=8, compute=(9, 0))
+    assert fleet_of_nodes([], pools=[pool], settings=settings).groups[0].fabric == silent
 
 
 def test_a_pool_counts_as_nodes_that_may_come() -> None:
@@ -229,3 +280,56 @@ def test_questions_refuse_what_makes_no_sense() -> None:
         Limits(attention_data=0)
     with pytest.raises(ValueError, match=r"weightBits 5: must be 16, 8 or 4"):
         Limits(weight_bits=5)
+
+
+class TestStagesApart:
+    """Stages of a replica on different nodes: what that leaves of the free GPUs."""
+
+    @pytest.mark.parametrize(
+        ("groups", "shape", "together", "apart"),
+        [
+            # nodes × free GPUs, in one NVLink domain each
+            ([(2, 8)], Shape(8, 2), 1, 1),
+            ([(2, 8)], Shape(4, 2), 2, 2),
+            ([(1, 8)], Shape(4, 2), 1, 0),
+            ([(1, 8), (3, 4)], Shape(4, 2), 2, 2),
+            ([(1, 8), (1, 4)], Shape(4, 2), 1, 1),
+            ([(1, 8), (2, 4)], Shape(2, 3), 2, 2),
+            ([(1, 8), (1, 2), (1, 2)], Shape(2, 3), 2, 1),
+            ([(4, 8)], Shape(2, 4), 4, 4),
+            ([(4, 8)], Shape(2, 1), 16, 16),
+            ([(2, 0)], Shape(8, 2), 0, 0),
+        ],
+    )
+    def test_replicas(
+        self, groups: list[tuple[int, int]], shape: Shape, together: int, apart: int
+    ) -> None:
+        fleet = Fleet(
+            tuple(
+                _group(name=f"g{number}", nodes=nodes, free_gpus=free)
+                for number, (nodes, free) in enumerate(groups)
+            )
+        )
+        assert pools_of(fleet, [H100])[0].replicas(shape) == together
+        pool = pools_of(fleet, [H100], apart=True)[0]
+        assert pool.replicas(shape) == apart
+        assert (pool.longest(shape.tensor) >= shape.pipeline) == (apart > 0)
+        if apart:
+            assert pool.stage_nodes(shape) == tuple(range(shape.pipeline))
+
+    @given(
+        rooms=st.lists(st.integers(0, 4), min_size=1, max_size=6),
+        pipeline=st.integers(1, 4),
+    )
+    def test_replicas_are_as_many_as_a_search_finds(self, rooms: list[int], pipeline: int) -> None:
+        groups = tuple(
+            _group(name=f"g{number}", nodes=1, free_gpus=2 * room)
+            for number, room in enumerate(rooms)
+        )
+        pool = pools_of(Fleet(groups), [H100], apart=True)[0]
+        found, left = 0, sorted(rooms, reverse=True)
+        # To take the emptiest nodes first is best: what stays is as even as can be.
+        while len(left) >= pipeline and left[pipeline - 1] > 0:
+            left = sorted([*(room - 1 for room in left[:pipeline]), *left[pipeline:]], reverse=True)
+            found += 1
+        assert pool.replicas(Shape(2, pipeline)) == found

@@ -251,7 +251,9 @@ class TestCheckpoints:
     @pytest.mark.parametrize(
         ("section", "bits"),
         [
-            ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 8),
+            ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 8 + 32 / 128**2),
+            ({"quant_method": "fp8"}, 8),
+            ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, 8 + 32 / 128**2),
             ({"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["lm_head"]}, 8),
             ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, 4 + 20 / 128),
             ({"quant_method": "gptq", "bits": 8, "group_size": -1}, 8),
@@ -267,6 +269,49 @@ class TestCheckpoints:
     )
     def test_bits_of_a_weight(self, section: dict[str, Any], bits: float) -> None:
         assert checkpoint_bits(quantized(**section).checkpoint) == bits
+
+    @pytest.mark.parametrize(
+        ("section", "block"),
+        [
+            ({"quant_method": "fp8"}, (0, 0)),
+            ({"quant_method": "fp8", "weight_block_size": None}, (0, 0)),
+            ({"quant_method": "fp8", "weight_block_size": [128, 128]}, (128, 128)),
+            ({"quant_method": "fp8", "weight_block_size": [1, 32]}, (1, 32)),
+            ({"quant_method": "modelopt", "quant_algo": "FP8"}, (0, 0)),
+            (
+                {"quantization": {"quant_algo": "FP8_PB_WO", "group_size": 128}},
+                (128, 128),
+            ),
+            (
+                {
+                    "quant_method": "compressed-tensors",
+                    "config_groups": {
+                        "group_0": {
+                            "targets": ["Linear"],
+                            "weights": {
+                                "num_bits": 8,
+                                "strategy": "block",
+                                "block_structure": [128, 128],
+                            },
+                        }
+                    },
+                },
+                (128, 128),
+            ),
+        ],
+    )
+    def test_blocks_that_share_a_scale(
+        self, section: dict[str, Any], block: tuple[int, int]
+    ) -> None:
+        found = quantized(**section).checkpoint
+        assert found.block == block
+        assert found.group_size == 0
+
+    @pytest.mark.parametrize("size", [[128], [128, 128, 128], [0, 128], ["a", 1], 128, [True, 1]])
+    def test_a_block_that_cannot_be_is_named(self, size: object) -> None:
+        with pytest.raises(ConfigError) as found:
+            quantized(quant_method="fp8", weight_block_size=size)
+        assert found.value.key == "quantization_config.weight_block_size"
 
     def test_compressed_tensors(self) -> None:
         weights = {"num_bits": 4, "group_size": 128, "symmetric": True, "type": "int"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from shardwright.observe.gpus import GPUKind, catalogue_memory, driver_memory, gpu_kinds
 from shardwright.sizing.fleet import memory_of
-from shardwright.sizing.gpus import GIB, gpu_kinds
 from shardwright.sizing.hardware import (
     Hardware,
     NumberType,
@@ -13,6 +13,7 @@ from shardwright.sizing.hardware import (
     hardware,
     products,
 )
+from shardwright.sizing.question import GIB
 
 LABELS = {
     "NVIDIA-H100-80GB-HBM3": "H100 SXM",
@@ -97,3 +98,22 @@ def test_products_with_figures_have_memory_too() -> None:
     assert len(kinds) > 10
     for known in products():
         assert memory_of(f"NVIDIA-{known.name.replace(' ', '-')}") > 10 * GIB
+
+
+@pytest.mark.parametrize("kind", gpu_kinds(), ids=lambda kind: kind.name)
+def test_one_row_has_what_a_driver_reports_and_what_is_sold(kind: GPUKind) -> None:
+    product = "-".join(["NVIDIA", *sorted(kind.words)])
+    assert driver_memory(product).total == kind.total
+    assert not driver_memory(product).doubt
+    assert catalogue_memory(product) == kind.catalogue
+    # Boards are sold by the round number next to what is on them: GB or GiB, whichever is nearer.
+    assert 0.9 * kind.catalogue < kind.total < 1.075 * kind.catalogue
+    assert kind.source
+
+
+def test_what_is_sold_is_read_from_a_name_first_and_never_unknown() -> None:
+    assert catalogue_memory("NVIDIA-X900-64GB") == 64 * 10**9
+    assert catalogue_memory("NVIDIA-H100-80GB-HBM3") == 80 * 10**9
+    assert catalogue_memory("NVIDIA-A30") == 24 * 10**9
+    assert catalogue_memory("Some-New-GPU") == 80 * 10**9
+    assert driver_memory("Some-New-GPU").doubt

@@ -7,14 +7,16 @@ from dataclasses import replace
 import pytest
 
 from shardwright.api.serving import KVPrecision, WeightPrecision
+from shardwright.observe.gpus import gpu_kind, gpu_of_total
 from shardwright.sizing.catalogue import catalogue_model
 from shardwright.sizing.constants import UnknownEngineError, constants_of, loaded_ratio
 from shardwright.sizing.extras import lora_bytes
-from shardwright.sizing.gpus import GIB, gpu_class, gpu_kind, gpu_memory, gpu_of_total
+from shardwright.sizing.gpus import gpu_class, gpu_memory
 from shardwright.sizing.kv_cache import Pooling, stage_caches
 from shardwright.sizing.memory import plan_memory
 from shardwright.sizing.model import Attention, AttentionKind, FeedForward, Layer, Model
 from shardwright.sizing.partition import Remainder, layers_of_stages
+from shardwright.sizing.question import GIB
 from shardwright.sizing.shape import EngineSettings, GPUMemory, MemoryPlan, Precision, Shape
 from shardwright.sizing.weights import bits_per_weight, stage_weights, table_bytes
 

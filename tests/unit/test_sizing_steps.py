@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
+from tests.support.fleet import gpu_node
 
 from shardwright.api.serving import KVPrecision, WeightPrecision
-from shardwright.runtimes.gpu_memory import gpu_memory_bytes
+from shardwright.observe.gpus import catalogue_memory
 from shardwright.sizing.catalogue import catalogue_model
+from shardwright.sizing.choose import choose
+from shardwright.sizing.fleet import fleet_of_nodes, fleet_of_yaml
 from shardwright.sizing.gpus import gpu_memory
+from shardwright.sizing.question import Limits, Objective, Workload
+from shardwright.sizing.result import from_data, to_data
 from shardwright.sizing.shape import EngineSettings, Precision, Shape
-from shardwright.sizing.steps import NodeRoom, Step, StepNeed, step_needs
+from shardwright.sizing.steps import NodeRoom, Step, StepNeed, room_of, step_needs
 from shardwright.sizing.weights import checkpoint_bytes
 
 TENSORRT = EngineSettings("TensorRTLLM", "1.2.1", "TensorRT")
@@ -68,7 +74,7 @@ def test_an_engines_quantized_cache_is_calibrated() -> None:
 def test_calibration_holds_the_16_bit_weights_on_gpus_of_one_node() -> None:
     (need,) = needs("Llama-3.1-70B", Precision(WeightPrecision.INT4_AWQ), VLLM)
     source = checkpoint_bytes(catalogue_model("Llama-3.1-70B"), None)
-    assert need.gpus == math.ceil(source * 1.15 / gpu_memory_bytes(H100.product)) == 3
+    assert need.gpus == math.ceil(source * 1.15 / catalogue_memory(H100.product)) == 3
     assert need.host_bytes == math.ceil(source * 1.2)
     assert need.scratch_bytes == pytest.approx(39.5e9, rel=0.01)
 
@@ -89,6 +95,13 @@ def test_beyond_one_node_the_rest_of_the_weights_stays_in_host_memory() -> None:
             "takes 158 GiB of host memory, the largest node has 100",
         ),
         (NodeRoom(8, 2000 * GIB, 10 * GIB), "writes 37 GiB, the volume has 10"),
+        (NodeRoom(8), ""),
+        (NodeRoom(1), "takes 3 GPUs of one node, the largest has 1"),
+        # What takes GPUs must find its memory beside them, however much other nodes have.
+        (
+            NodeRoom(8, 100 * GIB, any_host_bytes=4000 * GIB),
+            "takes 158 GiB of host memory, the largest node has 100",
+        ),
     ],
 )
 def test_what_the_cluster_cannot_do_has_an_alternative(room: NodeRoom, obstacle: str) -> None:
@@ -102,3 +115,45 @@ def test_an_engine_that_cannot_be_built_is_served_by_the_other_backend() -> None
     for need in needs("Llama-3.1-70B", Precision(), TENSORRT, small):
         assert need.obstacle
         assert "PyTorch backend" in need.alternative
+
+
+def test_what_takes_no_gpu_may_run_on_a_node_without_them() -> None:
+    apart = NodeRoom(8, 10 * GIB, any_host_bytes=4000 * GIB)
+    convert, build = needs("Llama-3.1-70B", Precision(), TENSORRT, apart)
+    assert (convert.step, convert.obstacle) == (Step.CONVERT, "")
+    assert "131 GiB of host memory" in build.obstacle
+
+
+def test_a_build_takes_a_gpu_for_each_rank_that_is_worked_on_at_the_same_time() -> None:
+    several = replace(TENSORRT, build_workers=4)
+    assert [need.gpus for need in needs("Llama-3.1-70B", Precision(), several)] == [0, 4]
+    *_, build = needs("Llama-3.1-70B", Precision(), several, NodeRoom(2))
+    assert build.obstacle == "takes 4 GPUs of one node, the largest has 2"
+
+
+def test_what_nodes_give_comes_from_the_fleet() -> None:
+    small, large = (
+        gpu_node(name, gpus, memory=memory)
+        for name, gpus, memory in (("small", 4, 200), ("large", 8, 1000))
+    )
+    plain = gpu_node("plain", 0, memory=3000)
+    found = room_of(fleet_of_nodes([small, large, plain]), H100.product)
+    assert found == NodeRoom(8, 1000 * GIB, None, 3000 * GIB)
+    told = fleet_of_yaml("nodes: [{product: H100, gpus: 2, hostMemoryGiB: 64}]")
+    assert room_of(told, "H100") == NodeRoom(2, 64 * GIB, None, 64 * GIB)
+    assert room_of(fleet_of_yaml("nodes: [{product: H100, gpus: 2}]"), "H100") == NodeRoom(2)
+
+
+def test_a_plan_carries_its_steps_and_what_the_nodes_lack_for_them() -> None:
+    short = fleet_of_yaml("nodes: [{product: NVIDIA-L40S, count: 8, gpus: 2, hostMemoryGiB: 64}]")
+    load = Workload(Objective.THROUGHPUT)
+    choice = choose(
+        catalogue_model("Llama-3.1-70B"), short, load, PYTORCH, Limits(weights=WeightPrecision.FP8)
+    )
+    assert choice.chosen is not None
+    (step,) = choice.chosen.steps
+    assert step.step is Step.CALIBRATE
+    assert step.obstacle == "takes 4 GPUs of one node, the largest has 2"
+    assert "published in FP8" in step.alternative
+    assert from_data(to_data(choice)) == choice
+    assert to_data(choice)["chosen"]["steps"][0]["hostBytes"] == step.host_bytes

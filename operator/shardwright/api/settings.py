@@ -6,7 +6,7 @@ resolved stays resolved).
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -33,6 +33,18 @@ class FabricProfile(Model):
     capabilities: list[str] = Field(default_factory=list)
     host_network: bool = False
     annotations: dict[str, str] = Field(default_factory=dict)
+
+
+class FabricSettings(Model):
+    """The network between nodes, where a node does not tell it by labels or resources itself."""
+
+    kind: Literal["RDMA", "Ethernet"] = Field(description="RDMA (InfiniBand, RoCE) or Ethernet.")
+    gigabytes_per_second: float | None = Field(
+        default=None,
+        gt=0,
+        le=10000,
+        description="10⁹ bytes a second for each GPU of a node, one way; left out: assumed.",
+    )
 
 
 class Timeouts(Model):
@@ -130,6 +142,10 @@ class Settings(Model):
         description="Node labels of the network's levels, nearest first.",
     )
     node_pools: list[PoolSettings] = Field(default_factory=list)
+    fabric: FabricSettings | None = Field(
+        default=None,
+        description="The network between nodes that do not tell theirs; plans are timed with it.",
+    )
     fabric_profiles: dict[str, FabricProfile] = Field(default_factory=dict)
     read_links: bool = Field(
         default=True,

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib import resources
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,19 +13,15 @@ import typer
 
 from shardwright.apply.errors import ClusterError
 from shardwright.cli.manifest import Manifest, read_manifest
-from shardwright.cli.reading import (
-    BadInputError,
-    Nodes,
-    nodes_of_cluster,
-    nodes_of_file,
-    read_text,
-)
-from shardwright.sizing.catalogue import UnknownModelError, catalogue_model
+from shardwright.cli.reading import BadInputError, Nodes, nodes_of_file, read_text
+from shardwright.plan.question import headline
+from shardwright.sizing.catalogue import UnknownModelError, catalogue_config, catalogue_model
 from shardwright.sizing.choose import choose
 from shardwright.sizing.config_json import ConfigError, load_json, model_from_config
 from shardwright.sizing.constants import UnknownEngineError
 from shardwright.sizing.hardware import UnknownHardwareError
 from shardwright.sizing.model import Model
+from shardwright.sizing.question import Workload
 from shardwright.sizing.result import Choice
 
 EXIT_NONE_POSSIBLE = 1
@@ -58,6 +52,14 @@ Open = Annotated[
     bool,
     typer.Option("--open", help="Plan parallelism, quantization, gpu and replicas anew."),
 ]
+FirstToken = Annotated[
+    float | None,
+    typer.Option("--ttft-seconds", min=0.0, help="Longest wanted time to the first token."),
+]
+PerToken = Annotated[
+    float | None,
+    typer.Option("--tpot-seconds", min=0.0, help="Longest wanted time between two tokens."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,7 @@ class Answer:
         """The model's config.json, or the sizes that the catalogue keeps of it."""
         if self.model_config is not None:
             return load_json(read_text(self.model_config))
-        text = resources.files("shardwright.sizing").joinpath("data/models.json").read_text("utf-8")
-        config: Mapping[str, Any] = json.loads(text)["models"][self.model.name]["config"]
-        return config
+        return catalogue_config(self.model.name)
 
 
 def answer(
@@ -87,21 +87,57 @@ def answer(
     model_config: Path | None,
     *,
     everything_open: bool,
+    ttft_seconds: float | None = None,
+    tpot_seconds: float | None = None,
 ) -> Answer:
     """Read everything, and choose.
+
+    Args:
+        file: The manifest.
+        nodes_file: Nodes as YAML; None reads them from `context`.
+        context: Of the kubeconfig; empty with `nodes_file`.
+        kubeconfig: Its path; empty takes the usual one.
+        model_config: The model's config.json; None takes the catalogue's.
+        everything_open: Whether what the manifest fixes is planned all the same.
+        ttft_seconds: Wanted time to the first token; None for no target.
+        tpot_seconds: Wanted time between two tokens; None for no target.
 
     Raises:
         typer.Exit: With code 2, after saying what is wrong.
     """
     try:
         manifest = read_manifest(read_text(file), str(file), everything_open=everything_open)
+        manifest = replace(manifest, workload=_wanted(manifest, ttft_seconds, tpot_seconds))
         nodes = _nodes(nodes_file, context, kubeconfig)
         model = model_of(manifest.uri, model_config)
-        choice = choose(model, nodes.fleet, manifest.workload, manifest.engine, manifest.limits)
+        choice = _chosen(manifest, nodes, model)
     except (BadInputError, ClusterError, UnknownEngineError, UnknownHardwareError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(EXIT_BAD_INPUT) from error
     return Answer(manifest, nodes, model, choice, model_config)
+
+
+def _wanted(manifest: Manifest, ttft: float | None, tpot: float | None) -> Workload:
+    try:
+        return replace(manifest.workload, ttft_seconds=ttft, tpot_seconds=tpot)
+    except ValueError as error:
+        raise BadInputError(str(error)) from error
+
+
+def _chosen(manifest: Manifest, nodes: Nodes, model: Model) -> Choice:
+    """The choice; where replicas are left out, with what a cluster would make of that."""
+    choice = choose(model, nodes.fleet, manifest.workload, manifest.engine, manifest.limits)
+    if not manifest.replicas_left_out or choice.chosen is None:
+        return choice
+    one = replace(manifest.limits, replicas=1)
+    there = choose(model, nodes.fleet, manifest.workload, manifest.engine, one).chosen
+    if there is None or headline(there) == headline(choice.chosen):
+        return choice
+    note = (
+        "replicas is left out, so their number is planned too; a cluster fills in 1, and for one "
+        f"replica {headline(there)} would be chosen: write replicas into the manifest"
+    )
+    return replace(choice, notes=(*choice.notes, note))
 
 
 def _nodes(nodes_file: Path | None, context: str, kubeconfig: str) -> Nodes:
@@ -112,6 +148,9 @@ def _nodes(nodes_file: Path | None, context: str, kubeconfig: str) -> Nodes:
         )
     if nodes_file is not None:
         return nodes_of_file(nodes_file)
+    # Only here: the client takes a second to import, and most questions are about a file.
+    from shardwright.cli.cluster import nodes_of_cluster  # noqa: PLC0415
+
     return asyncio.run(nodes_of_cluster(kubeconfig, context))
 
 

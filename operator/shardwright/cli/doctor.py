@@ -16,7 +16,6 @@ from rich.padding import Padding
 from rich.text import Text
 
 from shardwright.api.settings import Settings
-from shardwright.apply.client import connect
 from shardwright.apply.errors import ClusterError
 from shardwright.cli import wording
 from shardwright.cli.reading import BadInputError, first_of, read_text
@@ -105,6 +104,9 @@ def described(text: str, source: str, told: list[Symptom]) -> Observed:
 
 
 async def _live(name: str, namespace: str, kubeconfig: str, told: list[Symptom]) -> Observed:
+    # Only here: the client takes a second to import, and a description needs none.
+    from shardwright.apply.client import connect  # noqa: PLC0415
+
     async with connect(kubeconfig) as cluster:
         view = deployment_view(await cluster.get("LLMDeployment", namespace, name))
         nodes = [node_view(body, Settings()) for body in (await cluster.list("Node")).items]

@@ -22,6 +22,8 @@ def explain(
     context: asking.Context = "",
     model_config: asking.ModelConfig = None,
     everything_open: asking.Open = False,
+    ttft_seconds: asking.FirstToken = None,
+    tpot_seconds: asking.PerToken = None,
     full: Annotated[
         bool, typer.Option("--all", help="Every message, not the closest three of a reason.")
     ] = False,
@@ -32,7 +34,16 @@ def explain(
     The same question as `plan`, with the same exit codes: 0 with a plan, 1 when none is possible, 2
     when the input is wrong.
     """
-    found = answer(file, nodes, context, kubeconfig, model_config, everything_open=everything_open)
+    found = answer(
+        file,
+        nodes,
+        context,
+        kubeconfig,
+        model_config,
+        everything_open=everything_open,
+        ttft_seconds=ttft_seconds,
+        tpot_seconds=tpot_seconds,
+    )
     show(wording.console(), found, None if full else _SHOWN)
     if found.choice.chosen is None:
         raise typer.Exit(EXIT_NONE_POSSIBLE)
@@ -50,6 +61,8 @@ def show(console: Console, found: Answer, most: int | None) -> None:
         console.print(
             Padding(Text(f"Speed: {wording.speed(chosen.estimate)}"), (0, 0, 0, 2), expand=False)
         )
+        console.print(Padding(Text("Before it serves:"), (0, 0, 0, 2), expand=False))
+        wording.bullets(console, wording.steps(chosen), indent=4)
     lost = [group for group in groups if group.possible]
     barred = [group for group in groups if not group.possible]
     _part(console, "Would run, and lost", lost, most)

@@ -1,32 +1,28 @@
-"""An LLMDeployment's manifest as a sizing question: what it fixes, and what it leaves open.
+"""An LLMDeployment's manifest as the question that the operator asks the planner for it.
 
-`parallelism`, `quantization`, `gpu` and `replicas` may be left out, whole or in part: what is left
-out is planned. Everything else is read by the models of the API, so that a manifest that plans is a
-manifest that applies.
+The manifest is read by the model that the CRD is made of, and its fields become a question by the
+operator's own functions, so that a manifest which plans is one that applies, and is planned alike.
+Only `replicas` may be left out in earnest here: an API server fills in 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import ValidationError
 
+from shardwright.api.asked import AskedSpec
 from shardwright.api.names import API_VERSION, KIND
-from shardwright.api.serving import EngineSpec, KVPrecision, WeightPrecision
-from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.cli.reading import BadInputError, documents, first_of
+from shardwright.plan.question import engine_settings, limits_of, workload_of
 from shardwright.sizing.question import Limits, Workload
 from shardwright.sizing.shape import EngineSettings
 
-# Stand-ins for what the API asks for and planning does not.
-_REQUIRED = {"gpu": {"product": "Any"}, "storage": {"claimName": "any"}}
-_AUTO = "Auto"
+# A stand-in for what the API asks for and planning does not.
+_REQUIRED = {"storage": {"claimName": "any"}}
 _OPEN = ("parallelism", "quantization", "gpu", "replicas")
-# Fields of parallelism that planning knows and the API may not yet have.
-_MORE_RANKS = ("expert", "attentionData")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +35,7 @@ class Manifest:
         engine: The runtime and its limits.
         workload: The load; defaults where the manifest has none.
         limits: What it fixes.
+        replicas_left_out: Whether it says nothing of replicas, so that a cluster fills in 1.
         notes: What was read otherwise than somebody might think.
     """
 
@@ -47,17 +44,8 @@ class Manifest:
     engine: EngineSettings
     workload: Workload
     limits: Limits
+    replicas_left_out: bool = False
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Load(Workload):
-    """A workload with the manifest's names."""
-
-    __pydantic_config__ = ConfigDict(alias_generator=to_camel, extra="forbid")
-
-
-_WORKLOAD: TypeAdapter[_Load] = TypeAdapter(_Load)
 
 
 def read_manifest(text: str, source: str, *, everything_open: bool = False) -> Manifest:
@@ -75,20 +63,25 @@ def read_manifest(text: str, source: str, *, everything_open: bool = False) -> M
     spec = body.get("spec")
     if not isinstance(spec, dict):
         raise BadInputError(f"{source}: spec: expected a map with at least model.uri")
-    if everything_open:
-        spec = {name: value for name, value in spec.items() if name not in _OPEN}
     spec = {name: value for name, value in spec.items() if value is not None}
-    read = _through_the_api(spec, source)
+    kept = {name: value for name, value in spec.items() if name not in _OPEN}
+    try:
+        asked = AskedSpec.read({**_REQUIRED, **(kept if everything_open else spec)})
+    except ValidationError as error:
+        raise BadInputError(f"{source}: {first_of(error, 'spec')}") from error
     metadata = body.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
-    limits, notes = _limits(spec, read, source)
+    left_out = "replicas" not in spec
+    # As the operator: a deployment that is scaled to zero is planned for the one it may become.
+    replicas = None if left_out or everything_open else max(1, asked.replicas)
     return Manifest(
         name=str(name or "unnamed"),
-        uri=read.model.uri,
-        engine=engine_settings(read.engine),
-        workload=_workload(spec.get("workload"), source),
-        limits=limits,
-        notes=notes,
+        uri=asked.model.uri,
+        engine=engine_settings(asked.engine),
+        workload=workload_of(asked),
+        limits=limits_of(asked, replicas),
+        replicas_left_out=left_out and not everything_open,
+        notes=tuple(_notes(asked)),
     )
 
 
@@ -107,91 +100,18 @@ def _the_one(found: list[Any], source: str) -> dict[str, Any]:
     return mine[0]
 
 
-def _through_the_api(spec: Mapping[str, Any], source: str) -> LLMDeploymentSpec:
-    """Validate every field as the API would, with stand-ins for what may be left out here."""
-    known = {field.alias or name for name, field in LLMDeploymentSpec.model_fields.items()}
-    asked: dict[str, Any] = {**_REQUIRED, **spec}
-    if "workload" not in known:
-        asked.pop("workload", None)
-    if isinstance(gpu := asked["gpu"], dict) and gpu.get("product") is None:
-        asked["gpu"] = _REQUIRED["gpu"]
-    if isinstance(ranks := asked.get("parallelism"), dict):
-        asked["parallelism"] = {
-            name: value for name, value in ranks.items() if name not in _MORE_RANKS
-        }
-    if isinstance(precision := asked.get("quantization"), dict):
-        asked["quantization"] = {
-            name: value
-            for name, value in precision.items()
-            if name not in ("weights", "kvCache") or value != _AUTO
-        }
-    try:
-        return LLMDeploymentSpec.read(asked)
-    except ValidationError as error:
-        raise BadInputError(f"{source}: spec.{first_of(error)}") from error
-
-
-def engine_settings(engine: EngineSpec) -> EngineSettings:
-    """The part of an engine that decides memory."""
-    limits = engine.limits
-    return EngineSettings(
-        runtime=engine.runtime.value,
-        version=engine.version,
-        backend=engine.backend.value,
-        memory_fraction=limits.gpu_memory_fraction,
-        max_seq_len=limits.max_seq_len,
-        max_num_tokens=limits.max_num_tokens,
-        max_batch_size=limits.max_batch_size,
-    )
-
-
-def _workload(raw: object, source: str) -> Workload:
-    if raw is None:
-        return Workload()
-    try:
-        load = _WORKLOAD.validate_python(raw)
-    except ValidationError as error:
-        raise BadInputError(f"{source}: spec.workload.{first_of(error)}") from error
-    return Workload(
-        objective=load.objective,
-        concurrency=load.concurrency,
-        input_len=load.input_len,
-        output_len=load.output_len,
-        ttft_seconds=load.ttft_seconds,
-        tpot_seconds=load.tpot_seconds,
-    )
-
-
-def _limits(
-    spec: Mapping[str, Any], read: LLMDeploymentSpec, source: str
-) -> tuple[Limits, tuple[str, ...]]:
-    """What is given is fixed; what is not, or is Auto, is open."""
-    notes = []
-    ranks = spec.get("parallelism") or {}
-    precision = spec.get("quantization") or {}
-    replicas = spec.get("replicas")
-    if replicas == 0:
-        notes.append("replicas is 0 (scaled to zero): planned as if it were open")
-    more: dict[str, int | None] = {}
-    for name in _MORE_RANKS:
-        value = ranks.get(name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-            raise BadInputError(
-                f"{source}: spec.parallelism.{name} {value}: must be a whole number"
-            )
-        more[name] = value
-    weights, kv_cache = precision.get("weights"), precision.get("kvCache")
-    try:
-        limits = Limits(
-            weights=None if weights in (None, _AUTO) else WeightPrecision(weights),
-            kv_cache=None if kv_cache in (None, _AUTO) else KVPrecision(kv_cache),
-            tensor=read.parallelism.tensor if ranks.get("tensor") is not None else None,
-            pipeline=read.parallelism.pipeline if ranks.get("pipeline") is not None else None,
-            expert=more["expert"],
-            attention_data=more["attentionData"],
-            product=(spec.get("gpu") or {}).get("product"),
-            replicas=read.replicas if replicas else None,
+def _notes(asked: AskedSpec) -> Iterator[str]:
+    if asked.replicas == 0:
+        yield "replicas is 0 (scaled to zero): planned for 1, as in a cluster"
+    shaped = asked.tensor is not None and asked.pipeline is not None
+    precision = asked.quantization
+    if shaped and None in (precision.weights, precision.kv_cache):
+        left_out = [
+            name
+            for name, value in (("weights", precision.weights), ("kvCache", precision.kv_cache))
+            if value is None
+        ]
+        yield (
+            f"quantization left out beside a given shape is not planned, as in a cluster: "
+            f"{' and '.join(left_out)} None; write Auto to have it planned"
         )
-    except ValueError as error:
-        raise BadInputError(f"{source}: spec: {error}") from error
-    return limits, tuple(notes)

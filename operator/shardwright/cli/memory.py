@@ -15,6 +15,7 @@ import typer
 
 from shardwright.api.serving import KVPrecision, WeightPrecision
 from shardwright.cli.memory_answer import document, show
+from shardwright.observe.gpus import gpu_of_total
 from shardwright.sizing.catalogue import catalogue_model
 from shardwright.sizing.config_json import (
     MAX_CONFIG_BYTES,
@@ -22,9 +23,10 @@ from shardwright.sizing.config_json import (
     load_json,
     model_from_config,
 )
-from shardwright.sizing.gpus import GIB, gpu_memory, gpu_of_total
+from shardwright.sizing.gpus import gpu_memory
 from shardwright.sizing.memory import plan_memory
 from shardwright.sizing.model import Model
+from shardwright.sizing.question import GIB
 from shardwright.sizing.shape import (
     EngineSettings,
     GPUMemory,

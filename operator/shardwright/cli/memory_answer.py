@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from shardwright.sizing.gpus import GIB
 from shardwright.sizing.model import Model
+from shardwright.sizing.question import GIB
 from shardwright.sizing.shape import EngineSettings, MemoryPlan, StageMemory
 
 _DECIMALS = 3

@@ -1,24 +1,19 @@
-"""What planning commands are asked: a manifest, nodes, a model; read from files or a cluster.
+"""What planning commands are asked: a manifest, nodes, a model; a live cluster is `cluster`'s.
 
 Whatever is wrong is one `BadInputError` that names file, field, value and a fix.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from kubernetes.aio.client import ApiClient, Configuration
-from kubernetes.aio.config import ConfigException, load_kube_config
 from pydantic import ValidationError
 
 from shardwright.api.settings import Settings
-from shardwright.apply.client import Cluster
 from shardwright.observe.nodes import node_view
 from shardwright.observe.projections import pod_view
 from shardwright.observe.quantity import QuantityError
@@ -67,14 +62,15 @@ def read_text(path: Path) -> str:
         ) from error
 
 
-def first_of(error: ValidationError) -> str:
-    """What is wrong, the first of it, with its path and value in one line."""
+def first_of(error: ValidationError, root: str = "") -> str:
+    """What is wrong, the first of it, with its path below `root` and its value in one line."""
     found = error.errors(include_url=False)[0]
-    path = ".".join(str(part) for part in found["loc"])
+    path = ".".join([*([root] if root else []), *map(str, found["loc"])])
+    said = found["msg"].removeprefix("Value error, ")
     more = "" if error.error_count() == 1 else f" (and {error.error_count() - 1} more)"
     value = str(found["input"])
     given = f" (given: {value[:80]})" if not isinstance(found["input"], dict | list) else ""
-    return f"{path}: {found['msg']}{given}{more}" if path else f"{found['msg']}{given}{more}"
+    return f"{path}: {said}{given}{more}" if path else f"{said}{given}{more}"
 
 
 def documents(text: str, source: str) -> list[Any]:
@@ -121,7 +117,7 @@ def nodes_of_file(path: Path) -> Nodes:
         ) from error
     if not nodes:
         raise BadInputError(f"{source}: holds Kubernetes objects, and none of them is a Node")
-    return _checked(nodes_of_views(nodes, pods, source))
+    return checked(nodes_of_views(nodes, pods, source))
 
 
 def _objects(found: Iterable[Any]) -> Iterable[dict[str, Any]]:
@@ -173,39 +169,13 @@ def _alike(one: NodeGroup, group: NodeGroup) -> bool:
     )
 
 
-def _checked(nodes: Nodes) -> Nodes:
+def checked(nodes: Nodes) -> Nodes:
+    """The nodes, of which some can be planned with.
+
+    Raises:
+        BadInputError: None has GPUs that can be; the message says why.
+    """
     if not nodes.fleet.groups:
         why = "; ".join(nodes.fleet.skipped) or "it has no nodes with GPUs"
         raise BadInputError(f"{nodes.source}: no node can be used: {why}")
     return nodes
-
-
-async def nodes_of_cluster(kubeconfig: str, context: str) -> Nodes:
-    """Nodes of a cluster, less what its pods hold; only reads.
-
-    Raises:
-        BadInputError: The kubeconfig cannot be read or has no such context, or no node has GPUs.
-        ClusterError: The API server refuses, or does not answer.
-    """
-    async with connect_context(kubeconfig, context) as cluster:
-        nodes = [node_view(body, Settings()) for body in (await cluster.list("Node")).items]
-        pods = [pod_view(body) for body in (await cluster.list("Pod")).items]
-    return _checked(nodes_of_views(nodes, pods, f"context {context}"))
-
-
-@asynccontextmanager
-async def connect_context(kubeconfig: str, context: str) -> AsyncIterator[Cluster]:
-    """A cluster by the name of its context."""
-    configuration: Configuration = type.__call__(Configuration)
-    path = kubeconfig or os.environ.get("KUBECONFIG") or None
-    try:
-        await load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=path,
-            context=context,
-            client_configuration=configuration,
-            persist_config=False,
-        )
-    except (ConfigException, OSError) as error:
-        raise BadInputError(f"--context {context}: {error}") from error
-    async with ApiClient(configuration) as api:
-        yield Cluster(api)

@@ -9,11 +9,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from shardwright.picture.scene import counted, gib
+from shardwright.picture.scene import gib
 from shardwright.sizing.precisions import words as precision_words
 from shardwright.sizing.question import Fleet, NodeGroup, Workload
 from shardwright.sizing.result import Candidate, Estimate
 from shardwright.sizing.shape import Precision, Shape, StageMemory
+from shardwright.sizing.steps import StepNeed
+from shardwright.words import counted
 
 __all__ = ["counted", "gib"]
 
@@ -117,6 +119,24 @@ def speed(found: Estimate) -> str:
         f"replica, {found.tokens_per_second_per_gpu:,.0f} a GPU, with "
         f"{counted(found.batch, 'request')} in it"
     )
+
+
+def steps(candidate: Candidate) -> tuple[str, ...]:
+    """What has to be done before it serves, one step an item, and what stands against it."""
+    if not candidate.steps:
+        return ("nothing: the checkpoint is served as it is",)
+    return tuple(_step(need) for need in candidate.steps)
+
+
+def _step(need: StepNeed) -> str:
+    gpus = counted(need.gpus, "GPU") if need.gpus else "no GPU"
+    text = (
+        f"{need.step}: {need.reason}. On one node it takes {gpus}, {gib(need.host_bytes)} GiB "
+        f"of host memory, and writes {gib(need.scratch_bytes)} GiB"
+    )
+    if not need.obstacle:
+        return text
+    return f"{text}. Not here: it {need.obstacle}. Instead: {need.alternative}"
 
 
 def tightest(candidate: Candidate) -> StageMemory:

@@ -12,6 +12,8 @@ from shardwright.observe.world import DeploymentView
 _TOLD = {"Accepted": True, "EngineReady": False, "Placed": True, "Ready": False}
 # Turns that every deployment goes through at the start say nothing; the end of each is told.
 _QUIET = frozenset({"NotPlacedYet", "Proving", "NotResolved", "Accepted", "AllPlaced"})
+# True, and yet something to look at.
+_WARNINGS = frozenset({"AcceptedWithWarning"})
 
 
 def transitions(
@@ -50,7 +52,7 @@ def transitions(
             condition.reason,
             condition.message,
             condition.type,
-            warning=not good and _TOLD[condition.type],
+            warning=condition.reason in _WARNINGS or (not good and _TOLD[condition.type]),
         )
     for reason, note in _planned(old.plan, new.plan):
         post(reason, note, "Plan", warning=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from shardwright.api.serving import WeightPrecision
 from shardwright.diagnose.finding import Finding, Fit
 from shardwright.diagnose.observed import Observed, Symptom
+from shardwright.words import counted
 
 _INT4 = (WeightPrecision.INT4_AWQ, WeightPrecision.INT4_GPTQ)
 _ADA = (8, 9)
@@ -33,7 +34,7 @@ def int4_at_large_batch(observed: Observed) -> Finding | None:
     if batch is None:
         fit, evidence = Fit.POSSIBLE, "facts.concurrency (requests at once, a replica) is not known"
     elif batch <= _SMALL_BATCH:
-        evidence = f"{batch} requests at once is where INT4 gains most"
+        evidence = f"{counted(batch, 'request')} at once is where INT4 gains most"
         return Finding(
             "INT4AtLargeBatch", Fit.RULED_OUT, cause, (evidence,), (), _QUANTIZATION_BLOG
         )
@@ -74,8 +75,8 @@ def kv_cache_full(observed: Observed) -> Finding | None:
     else:
         room = (facts.kv_tokens or 0) // (facts.request_tokens or 1)
         evidence = (
-            f"{facts.kv_tokens:,} tokens hold {room:,} requests of {facts.request_tokens:,}; "
-            f"{facts.concurrency:,} are sent"
+            f"{facts.kv_tokens:,} tokens hold {counted(room, 'request')} of "
+            f"{facts.request_tokens:,}; sent at once: {facts.concurrency:,}"
         )
         if room >= (facts.concurrency or 0):
             return Finding("KVCacheFull", Fit.RULED_OUT, cause, (evidence,))
@@ -105,7 +106,9 @@ def batch_limit_reached(observed: Observed) -> Finding | None:
     if facts.max_batch_size is None or facts.concurrency is None:
         return None
     cause = "engine.limits.maxBatchSize is reached: further requests wait, whatever memory is left."
-    evidence = f"maxBatchSize {facts.max_batch_size}, {facts.concurrency} requests at once"
+    evidence = (
+        f"maxBatchSize {facts.max_batch_size}, {counted(facts.concurrency, 'request')} at once"
+    )
     if facts.concurrency <= facts.max_batch_size:
         return Finding("BatchLimitReached", Fit.RULED_OUT, cause, (evidence,))
     return Finding(
@@ -172,7 +175,7 @@ def experts_split_for_latency(observed: Observed) -> Finding | None:
         Fit.POSSIBLE,
         "Tensor parallelism cuts every expert thin and keeps the KV cache of each request on all "
         "ranks: good for one request, not for many.",
-        (f"{facts.experts} experts, tensor {facts.tensor}",),
+        (f"{counted(facts.experts, 'expert')}, tensor {facts.tensor}",),
         (
             (
                 "For throughput: data-parallel attention with expert parallelism, where the "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from shardwright.diagnose.finding import Finding, Fit
 from shardwright.diagnose.observed import Observed, Symptom
 from shardwright.plan.inventory import split_that_fits
+from shardwright.words import counted
 
 _PP_BLOG = (
     "vLLM blog, 2024-07-23, Llama 3.1 405B on 16 H100: TP 8 × PP 2 6.6 times as fast as TP 16 "
@@ -39,11 +40,8 @@ def tensor_beyond_nvlink_domain(observed: Observed) -> Finding | None:
         return Finding(rule, Fit.RULED_OUT, cause, (evidence,))
     if not (seen or facts.nvlink_domain):
         return None  # on PCIe alone nobody complains without a reason
-    links = (
-        f"{facts.nvlink_domain} GPUs share NVLink"
-        if facts.nvlink_domain
-        else "no GPUs share NVLink"
-    )
+    several = facts.nvlink_domain > 1
+    links = f"{facts.nvlink_domain} GPUs share NVLink" if several else "no GPUs share NVLink"
     return Finding(
         rule,
         Fit.SHOWN,
@@ -87,12 +85,14 @@ def tensor_finer_than_work(observed: Observed) -> Finding | None:
         if facts.tensor > facts.kv_heads:
             fit = Fit.SHOWN
             evidence.append(
-                f"tensor {facts.tensor} exceeds the model's {facts.kv_heads} key-value heads: each "
-                "is kept on several ranks, so reading the KV cache gets no faster"
+                f"tensor {facts.tensor} exceeds the model's "
+                f"{counted(facts.kv_heads, 'key-value head')}: each is kept on several ranks, so "
+                "reading the KV cache gets no faster"
             )
         else:
             evidence.append(
-                f"tensor {facts.tensor} does not exceed the {facts.kv_heads} key-value heads"
+                f"tensor {facts.tensor} does not exceed the "
+                f"{counted(facts.kv_heads, 'key-value head')}"
             )
     else:
         evidence.append("facts.kvHeads or facts.tensor is not known")
@@ -142,7 +142,7 @@ def pipeline_bubble(observed: Observed) -> Finding | None:
         return Finding("PipelineBubble", Fit.RULED_OUT, cause, (evidence,))
     evidence = f"pipeline is {facts.pipeline}"
     if busy is not None:
-        evidence += f", {busy} requests in flight"
+        evidence += f", {counted(busy, 'request')} in flight"
     return Finding(
         "PipelineBubble",
         Fit.SHOWN,

@@ -7,8 +7,9 @@ from xml.etree import ElementTree as ET
 
 from shardwright.picture.drawing import element, line, rect, text, tooltip
 from shardwright.picture.layout import BODY, CONTENT, MARGIN, Box
-from shardwright.picture.scene import MEANINGS, GPUMemory, Part, Scene, counted, gib
+from shardwright.picture.scene import MEANINGS, GPUMemory, Part, Scene, gib
 from shardwright.picture.style import PART_CLASS, stage_class
+from shardwright.words import counted
 
 _ROW = 30.0
 _HEAD = 24.0

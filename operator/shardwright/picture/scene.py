@@ -204,11 +204,6 @@ def gib(size: int) -> str:
     return f"{size / GIB:.1f}"
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 replica`, `2 replicas`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def together(stages: Sequence[GPUMemory]) -> tuple[GPUMemory, ...]:
     """Neighbouring stages that hold the same, put into one entry."""
     merged: list[GPUMemory] = []

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from shardwright.picture.scene import GPUMemory, NodeBox, Part, Scene, Seat, counted, gib, together
+from shardwright.picture.scene import GPUMemory, NodeBox, Part, Scene, Seat, gib, together
 from shardwright.sizing.question import Fleet, NodeGroup, Workload
 from shardwright.sizing.result import Candidate
 from shardwright.sizing.shape import StageMemory
+from shardwright.words import counted
 
 DRAWN_NODES = 400
 """Most nodes of a picture; those beyond are only counted."""

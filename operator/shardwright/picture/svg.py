@@ -9,9 +9,10 @@ from shardwright.picture.drawing import SVG, element, rect, shortened, text, tex
 from shardwright.picture.layout import Box, Grid
 from shardwright.picture.links import draw_links, legend_of_links
 from shardwright.picture.memory import Painter, memory_height, memory_table
-from shardwright.picture.scene import Block, NodeBox, Scene, Seat, counted, gib
+from shardwright.picture.scene import Block, NodeBox, Scene, Seat, gib
 from shardwright.picture.style import seat_class, stage_class, style_sheet, textures
 from shardwright.picture.text import summary, unused
+from shardwright.words import counted
 
 _TITLE, _SUBTITLE, _HEADING = 20.0, 13.0, 14.0
 _TITLE_HEIGHT, _LEGEND_HEIGHT = 60.0, 32.0

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwright.picture.layout import FULL_NODES
-from shardwright.picture.scene import GPUMemory, NodeBox, Part, Scene, counted, gib
+from shardwright.picture.scene import GPUMemory, NodeBox, Part, Scene, gib
+from shardwright.words import counted
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red", "bright_green", "white")
 # Told apart without colour too.

@@ -17,17 +17,17 @@ from shardwright.plan.attempts import Chain, Shop
 from shardwright.plan.checks import accept, possible
 from shardwright.plan.choice import Plan, kept, outlook, plan_for
 from shardwright.plan.fleets import Fleets, fleets_of
+from shardwright.plan.given import given_room
 from shardwright.plan.inventory import products
 from shardwright.plan.question import headline_of
 from shardwright.plan.resolve import Planned, model_artifact, model_key, resolve
 from shardwright.plan.revisions import Revision, revision_of, wish_of
-from shardwright.plan.room import given_room
 from shardwright.plan.situation import Intent, MakeRevision, RaiseRevision, Situation
 from shardwright.resolved import Resolved
 from shardwright.runner.contract import STEP_MODEL, ModelFacts
 from shardwright.runtimes.base import Refusal
 from shardwright.runtimes.registry import runtime
-from shardwright.sizing.fleet_nodes import memory_of
+from shardwright.sizing.fleet_nodes import driver_report
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,9 @@ def _filled(
         if known is None:
             known = products(situation.nodes.values(), ())
         product = known.get(whole.gpu.product)
-        memory = memory_of(whole.gpu.product, product.memory_mib if product is not None else 0)
-        given = given_room(spec, whole, facts, memory)
+        memory = driver_report(whole.gpu.product, product.memory_mib if product is not None else 0)
+        domain = product.largest_domain if product is not None else 0
+        given = given_room(spec, whole, facts, memory, domain=domain)
         return given if isinstance(given, Refusal) else (whole, given)
     found = _plan(situation, spec, facts)
     if isinstance(found, Refusal):

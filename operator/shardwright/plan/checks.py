@@ -26,6 +26,7 @@ from shardwright.plan.resolve import image_of, source_claim
 from shardwright.plan.situation import Situation
 from shardwright.runtimes.base import Refusal
 from shardwright.runtimes.registry import runtime
+from shardwright.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ def storage_shared(asked: Asked) -> Refusal | None:
     why = (
         f"the {pipeline} pipeline stages go to different nodes"
         if apart
-        else f"{gpus} GPUs are needed and one node has {largest}"
+        else f"it takes {counted(gpus, 'GPU')} and one node has {largest}"
     )
     return Refusal(
         "StorageNotShared",
@@ -252,7 +253,7 @@ def tensor_in_domain(asked: Asked) -> Refusal | None:
     return Refusal(
         "TensorParallelExceedsNVLinkDomain",
         f"spec.parallelism.tensor {tensor} (pipeline {pipeline or 'open'}): the largest NVLink "
-        f"domain of {product.name} on a node of this cluster has {domain} GPUs, and "
+        f"domain of {product.name} on a node of this cluster has {counted(domain, 'GPU')}, and "
         f"tensor-parallel ranks all-reduce at every layer; {offer}",
     )
 

@@ -15,6 +15,7 @@ from shardwright.api.asked import AskedSpec
 from shardwright.api.serving import DType, WeightPrecision
 from shardwright.api.spec import LLMDeploymentSpec, StagePlacement
 from shardwright.plan.fleets import Fleets
+from shardwright.plan.given import WARNING
 from shardwright.plan.question import (
     engine_settings,
     headline,
@@ -131,7 +132,12 @@ def _planned(
         stages=StagePlacement.PACK if shared else None,
     )
     waiting = ("all GPUs counted as free: it waits for those that others hold",) if waits else ()
-    return Plan(spec, chosen, room_of(best.memory), (*best.reasons, *waiting))
+    lacking = tuple(
+        f"{WARNING}{need.step} {need.obstacle}; {need.alternative}"
+        for need in best.steps
+        if need.obstacle
+    )
+    return Plan(spec, chosen, room_of(best.memory), (*best.reasons, *waiting, *lacking))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +214,7 @@ def _nearest(choice: Choice) -> str:
     near = [one for one in choice.rejected if one.code in _NEAR and one.memory is not None]
     if near:
         return _refused(max(near, key=_left))
-    few = [one for one in choice.rejected if one.code.startswith("NotEnoughGPUs")]
+    few = [one for one in choice.rejected if one.code.startswith("NotEnough")]
     return _refused((few or choice.rejected)[-1]) if choice.rejected else ""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from shardwright.api import names
 from shardwright.api.status import ConditionStatus
 from shardwright.plan.attempts import Chain, Next
+from shardwright.plan.given import WARNING
 from shardwright.plan.groups import Group, State
 from shardwright.plan.links import topology
 from shardwright.plan.memory import Memory
@@ -76,6 +77,9 @@ def _accepted(findings: Findings) -> Say:
             "FetchingModel",
             "the model's config.json is not known yet; it decides whether the shape fits",
         )
+    told = findings.target.resolved.reasons if findings.target is not None else ()
+    if warned := [reason for reason in told if reason.startswith(WARNING)]:
+        return Say("Accepted", "True", "AcceptedWithWarning", "; ".join(warned))
     return Say("Accepted", "True", "Accepted", "spec, cluster and model fit together")
 
 

@@ -80,4 +80,4 @@ def _all_free(fleet: Fleet) -> Fleet:
         alike = replace(group, name=name, nodes=1, free_gpus=group.gpus_per_node)
         counts[alike] += group.nodes
     merged = [replace(group, nodes=count) for group, count in counts.items()]
-    return Fleet(named(merged), fleet.skipped)
+    return replace(fleet, groups=named(merged))

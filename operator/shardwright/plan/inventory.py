@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from shardwright.observe.world import GPUInventory, NodePool, NodeView, Sharing
+from shardwright.words import counted
 
 _ORDER = (Sharing.EXCLUSIVE, Sharing.SHARED, Sharing.MIG, Sharing.INVALID)
 _PART = re.compile(r"[^A-Z0-9]+")
@@ -65,11 +66,11 @@ class Product:
         parts = []
         for number, (size, nodes) in enumerate(self.sizes):
             unit = "" if number else " GPU" if size == 1 else " GPUs"
-            parts.append(f"{size}{unit} on {_count(nodes, 'node')}")
-        none = f"no whole GPUs on {_count(self.nodes, 'node')}" if self.nodes else "no node now"
+            parts.append(f"{size}{unit} on {counted(nodes, 'node')}")
+        none = f"no whole GPUs on {counted(self.nodes, 'node')}" if self.nodes else "no node now"
         found = ", ".join(parts) or none
         if self.sharing is not Sharing.EXCLUSIVE:
-            found = f"{_SHARING_WORDS[self.sharing]} on {_count(self.nodes, 'node')}"
+            found = f"{_SHARING_WORDS[self.sharing]} on {counted(self.nodes, 'node')}"
         if self.pools:
             found += f"; {'pool' if len(self.pools) == 1 else 'pools'} {', '.join(self.pools)}"
         return f"{self.name} ({found})"
@@ -251,12 +252,7 @@ def unlabelled_note(nodes: Iterable[NodeView]) -> str:
     if not names:
         return ""
     shown = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
-    carry = "node carries" if len(names) == 1 else "nodes carry"
     return (
-        f"{len(names)} {carry} GPUs but no product label ({shown}): install GPU Feature Discovery "
-        "or set productKeys"
+        f"{counted(len(names), 'node carries', 'nodes carry')} GPUs but no product label "
+        f"({shown}): install GPU Feature Discovery or set productKeys"
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

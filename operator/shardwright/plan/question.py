@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.api.asked import AskedSpec
 from shardwright.api.serving import EngineSpec, WeightPrecision
-from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.api.spec import LLMDeploymentSpec, StagePlacement
 from shardwright.runner.config_keys import unpack_config
 from shardwright.runner.contract import ModelFacts
 from shardwright.runtimes.base import Refusal
@@ -48,7 +49,7 @@ def _model(config: str, name: str, total: int) -> Model:
 
 
 def engine_settings(engine: EngineSpec) -> EngineSettings:
-    """The part of an engine that decides memory."""
+    """The part of an engine that decides memory, and what its build takes."""
     limits = engine.limits
     return EngineSettings(
         runtime=engine.runtime.value,
@@ -58,11 +59,13 @@ def engine_settings(engine: EngineSpec) -> EngineSettings:
         max_seq_len=limits.max_seq_len,
         max_num_tokens=limits.max_num_tokens,
         max_batch_size=limits.max_batch_size,
+        build_workers=engine.build.workers,
     )
 
 
 def limits_of(asked: AskedSpec, replicas: int | None) -> Limits:
     """What the spec fixes; groups of experts and attention have no fields yet."""
+    stages = asked.placement.pipeline_stages
     return Limits(
         weights=asked.weights,
         kv_cache=asked.kv_cache,
@@ -72,6 +75,7 @@ def limits_of(asked: AskedSpec, replicas: int | None) -> Limits:
         attention_data=1,
         product=asked.product,
         replicas=replicas,
+        pipeline_stages=None if stages is StagePlacement.AUTO else stages,
     )
 
 
@@ -104,12 +108,12 @@ def _question(asked: AskedSpec) -> tuple[object, ...]:
     return (
         asked.model.uri,
         asked.model.dtype,
-        engine_settings(asked.engine),
+        # How an engine is built decides no shape.
+        replace(engine_settings(asked.engine), build_workers=1),
         limits_of(asked, None),
         workload_of(asked),
         dict(placement.node_selector),
         tuple(placement.tolerations),
-        placement.pipeline_stages,
     )
 
 

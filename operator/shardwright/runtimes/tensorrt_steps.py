@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from shardwright.api.settings import Settings
 from shardwright.api.spec import Backend, KVPrecision, LLMDeploymentSpec, WeightPrecision
+from shardwright.observe.gpus import catalogue_memory
 from shardwright.observe.quantity import to_millis, to_whole
 from shardwright.observe.world import Resources
 from shardwright.resolved import Artifact
@@ -27,7 +28,6 @@ from shardwright.runner.contract import (
     engine_files,
 )
 from shardwright.runtimes.base import ModelSource
-from shardwright.runtimes.gpu_memory import gpu_memory_bytes
 from shardwright.runtimes.tensorrt_precision import (
     CALIBRATED,
     GROUPED,
@@ -170,9 +170,11 @@ def _checkpoint(
 def _quantize_gpus(facts: ModelFacts, product: str) -> int:
     """GPUs of one node that hold the 16-bit weights while they are calibrated.
 
-    Beyond eight the rest is held in host memory (`--device_map auto`): slower, never refused.
+    Counted by the catalogue's memory, below the driver's where weights are this large: a GPU more
+    costs minutes, one too few a failed step. Beyond eight the rest is held in host memory
+    (`--device_map auto`): slower, never refused.
     """
-    needed = math.ceil(facts.bytes * QUANTIZE_ROOM / gpu_memory_bytes(product))
+    needed = math.ceil(facts.bytes * QUANTIZE_ROOM / catalogue_memory(product))
     return min(GPUS_PER_NODE_AT_MOST, max(1, needed))
 
 

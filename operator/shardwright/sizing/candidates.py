@@ -11,6 +11,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from shardwright.api.running import StagePlacement
 from shardwright.runtimes.base import Refusal
 from shardwright.sizing.hardware import UnknownHardwareError
 from shardwright.sizing.memory import plan_memory
@@ -74,7 +75,8 @@ def _pools(question: Question, refused: list[Rejection]) -> Iterator[Pool]:
         return
     for product in [fixed] if fixed else question.fleet.products:
         try:
-            yield from pools_of(question.fleet, [product])
+            apart = question.limits.pipeline_stages is StagePlacement.SPREAD
+            yield from pools_of(question.fleet, [product], apart=apart)
         except UnknownHardwareError as error:
             refused.append(Rejection("ProductUnknown", str(error), product))
 
@@ -137,7 +139,7 @@ def _pipelines(question: Question, pool: Pool, precision: Precision, tensor: int
     """One stage, then from as many as the weights alone need; fewer could not fit."""
     if question.limits.pipeline is not None:
         return (question.limits.pipeline,)
-    most = min(pool.slots(tensor), len(question.model.layers))
+    most = min(pool.longest(tensor), len(question.model.layers))
     weights = checkpoint_bytes(question.model, precision.weights)
     fewest = weights // (tensor * pool.memory.total)
     return [1, *range(max(2, fewest), most + 1)]
@@ -161,7 +163,7 @@ def _ask(question: Question, subject: Subject, voice: RuntimeVoice) -> Option | 
     for memory_rule in MEMORY_RULES:
         if refusal := memory_rule(subject, memory):
             return no(refusal, memory)
-    most = pool.slots(shape.tensor) // shape.pipeline
+    most = pool.replicas(shape)
     # A replica more than there are requests would have nothing to do.
     replicas = question.limits.replicas or min(most, question.workload.concurrency)
     if replicas > most:

@@ -56,12 +56,14 @@ def choose(
             model.name, workload, None, rejected=tuple(refused), notes=notes_of(question, None)
         )
     second = _runner_up(question, timer.scored(workload.objective), decision)
-    chosen = candidate(decision.best, reasons_of(question, decision))
+    chosen = candidate(question, decision.best, reasons_of(question, decision))
     return Choice(
         model=model.name,
         workload=workload,
         chosen=chosen,
-        runner_up=None if second is None else candidate(second, second_reasons(decision, second)),
+        runner_up=(
+            candidate(question, second, second_reasons(decision, second)) if second else None
+        ),
         would_change=would_change(question, decision, timer.scored),
         rejected=(*(_rejection(one) for one in decision.dropped), *refused),
         notes=notes_of(question, chosen),

@@ -14,6 +14,10 @@ from shardwright.sizing.ignored import MOST_PATTERNS, general, globs_of
 from shardwright.sizing.model import CheckpointPrecision
 
 _HIGH_GROUP = 2**20
+_NO_BLOCK = (0, 0)
+# Model Optimizer's FP8_PB_WO has no size in the file: it is always this (its FP8_2D_BLOCKWISE
+# configuration, NVIDIA/Model-Optimizer modelopt/torch/quantization/config.py).
+_FP8_BLOCK = (128, 128)
 _MX_GROUP = 32
 _NV_GROUP = 16
 # bitsandbytes: a 32-bit scale for 64 weights, itself in 8 bits a 64 when quantized doubly.
@@ -102,7 +106,22 @@ def _float8(section: Reader, method: str) -> CheckpointPrecision:
         method=method.replace("-", "_"),
         weight_bits=8,
         ignored=_patterns(section, "modules_to_not_convert", "ignored_layers"),
+        block=_block(section, "weight_block_size"),
     )
+
+
+def _block(section: Reader, name: str) -> tuple[int, int]:
+    """Outputs × inputs of a block; (0, 0) where the file names none.
+
+    Raises:
+        ConfigError: It is not two whole numbers above 0.
+    """
+    found = section.integers(name, low=1, high=_HIGH_GROUP)
+    if not found:
+        return _NO_BLOCK
+    if len(found) != len(_NO_BLOCK):
+        raise section.wrong(name, list(found), "two whole numbers, outputs × inputs of a block")
+    return found[0], found[1]
 
 
 def _gptq(section: Reader, method: str) -> CheckpointPrecision:
@@ -154,11 +173,15 @@ def _modelopt(section: Reader, method: str) -> CheckpointPrecision:
             "quant_algo", section.find("quant_algo")[1], " or ".join(sorted(_MODELOPT))
         )
     bits, group = _MODELOPT[algorithm]
+    blocks = algorithm == "FP8_PB_WO"
+    size = section.integer("group_size", low=0, high=_HIGH_GROUP, default=group)
     return CheckpointPrecision(
         method=method,
         weight_bits=bits,
-        group_size=section.integer("group_size", low=0, high=_HIGH_GROUP, default=group),
+        # The file repeats a block's side as the size of a group.
+        group_size=0 if blocks else size,
         ignored=_patterns(section, "ignore", "exclude_modules"),
+        block=_FP8_BLOCK if blocks else _NO_BLOCK,
     )
 
 
@@ -166,7 +189,7 @@ def _compressed(section: Reader, method: str) -> CheckpointPrecision:
     groups = section.section("config_groups")
     if groups is None:
         raise section.missing("config_groups")
-    found: set[tuple[int, int, bool]] = set()
+    found: set[tuple[int, int, bool, tuple[int, int]]] = set()
     targets: set[str] = set()
     for name in groups.items():
         group = groups.section(name) if isinstance(name, str) else None
@@ -183,12 +206,13 @@ def _compressed(section: Reader, method: str) -> CheckpointPrecision:
                 weights.integer("num_bits", low=1, high=16),
                 max(0, weights.integer("group_size", low=-1, high=_HIGH_GROUP, default=0)),
                 weights.flag("symmetric", default=True),
+                _block(weights, "block_structure"),
             )
         )
         targets.update(_patterns(group, "targets"))
     if len(found) != 1:
         raise ConfigError(section.path("config_groups"), "has several precisions", *_MIXED)
-    bits, size, symmetric = found.pop()
+    bits, size, symmetric, block = found.pop()
     micro = size == _MX_GROUP and "mxfp4" in section.text("format")
     return CheckpointPrecision(
         method="mxfp4" if micro else method,
@@ -198,6 +222,7 @@ def _compressed(section: Reader, method: str) -> CheckpointPrecision:
         symmetric=symmetric,
         # "Linear" is a class, and every matrix counted here is of it.
         targets=tuple(sorted(targets - {"Linear"})) if "Linear" not in targets else (),
+        block=block,
     )
 
 

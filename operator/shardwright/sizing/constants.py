@@ -16,9 +16,9 @@ from enum import StrEnum
 from importlib import resources
 from typing import Any
 
-from shardwright.sizing.gpus import GIB
 from shardwright.sizing.kv_cache import Pooling
 from shardwright.sizing.partition import Remainder
+from shardwright.sizing.question import GIB
 from shardwright.sizing.shape import EngineSettings
 
 Version = tuple[int, int]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -37,6 +38,9 @@ class NodeEntry(Model):
     free: int | None = Field(default=None, ge=0, description="GPUs of a node that are free.")
     nvlink: int | None = Field(default=None, ge=0, description="GPUs that share NVLink; 0 none.")
     memory_gib: float | None = Field(default=None, alias="memoryGiB", gt=0, le=4096)
+    host_memory_gib: float | None = Field(
+        default=None, alias="hostMemoryGiB", gt=0, le=65536, description="Of a node, for pods."
+    )
     compute: str | None = Field(default=None, pattern=r"^[0-9]+\.[0-9]+$")
     fabric: FabricEntry | None = None
     clique_nodes: int = Field(default=1, ge=1, le=1024)
@@ -89,7 +93,21 @@ def fleet_of_yaml(text: str) -> Fleet:
         entries = FleetFile.read(raw).nodes
     except ValidationError as error:
         raise FleetError(f"nodes file: {_first(error)}") from error
-    return Fleet(named([_entry_group(entry) for entry in entries]))
+    return Fleet(named([_entry_group(entry) for entry in entries]), host_bytes=_host_bytes(entries))
+
+
+def _host_bytes(entries: Sequence[NodeEntry]) -> tuple[tuple[str, int], ...]:
+    """As in `Fleet.host_bytes`; nothing where an entry of a product leaves it out."""
+    told: dict[str, list[float | None]] = {}
+    for entry in entries:
+        for product in ("", entry.product):
+            told.setdefault(product, []).append(entry.host_memory_gib)
+    known = {
+        product: max(size for size in sizes if size is not None)
+        for product, sizes in told.items()
+        if None not in sizes
+    }
+    return tuple(sorted((product, int(size * GIB)) for product, size in known.items()))
 
 
 def _first(error: ValidationError) -> str:

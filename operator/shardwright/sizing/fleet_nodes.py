@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from shardwright.api.settings import Settings
+from shardwright.observe.gpus import DriverMemory, driver_memory, gpu_kind
 from shardwright.observe.world import NodePool, NodeView, Sharing
-from shardwright.sizing.gpus import gpu_kind, gpu_memory
 from shardwright.sizing.question import (
     ASSUMED_FABRIC,
     Fabric,
@@ -21,6 +21,7 @@ from shardwright.sizing.question import (
     Fleet,
     NodeGroup,
 )
+from shardwright.words import counted
 
 # Node Feature Discovery's built-in labels (docs/usage/features.md; "available" up to 0.10 or so).
 _NFD = "feature.node.kubernetes.io/custom-rdma"
@@ -44,23 +45,32 @@ def memory_of(product: str, label_mib: int = 0) -> int:
     The table's figure where the product is in it. A label counts what the board has: more than a
     process gets, so it only lowers the figure, or stands in less what drivers keep.
     """
+    return driver_report(product, label_mib).total
+
+
+def driver_report(product: str, label_mib: int = 0) -> DriverMemory:
+    """The same, with what is not certain about it."""
     if not label_mib:
-        return gpu_memory(product)[0].total
+        return driver_memory(product)
     labelled = label_mib * _MIB
     if gpu_kind(product) is None:
-        return round(labelled * _PROCESS_SHARE)
-    return min(gpu_memory(product)[0].total, labelled)
+        return DriverMemory(round(labelled * _PROCESS_SHARE))
+    return DriverMemory(min(driver_memory(product).total, labelled))
 
 
-def fabric_of(node: NodeView, resources: Iterable[str] = ()) -> Fabric:
+def fabric_of(
+    node: NodeView, resources: Iterable[str] = (), usual: Fabric = ASSUMED_FABRIC
+) -> Fabric:
     """How a node reaches others, going by its labels and by what it can allocate.
 
     Args:
         node: The node.
         resources: Further resource names that mean RDMA, from the settings' fabric profiles.
+        usual: What nodes have that tell nothing, `usual_fabric` of the settings.
 
     Returns:
-        Gigabytes a second for each GPU from the node's speed label, else an assumption.
+        Gigabytes a second for each GPU from the node's speed label, else as `usual` says of its
+        kind of network, else an assumption.
     """
     labels = node.labels
     gpus = max(1, node.gpu.capacity)
@@ -80,7 +90,22 @@ def fabric_of(node: NodeView, resources: Iterable[str] = ()) -> Fabric:
         label = _FLAVOR_LABEL
     if offered or label:
         why = f"resource {offered}" if offered else f"label {label}"
+        if usual.kind is FabricKind.RDMA:
+            return replace(usual, source=f"{why}; speed: {usual.source}")
         return Fabric(FabricKind.RDMA, ASSUMED_RDMA_GBPS, f"{why}; speed assumed")
+    return usual
+
+
+def usual_fabric(settings: Settings | None) -> Fabric:
+    """The network of nodes that do not tell theirs: the administrator's word, or an assumption."""
+    told = settings.fabric if settings is not None else None
+    if told is None:
+        return ASSUMED_FABRIC
+    kind, speed = FabricKind(told.kind), told.gigabytes_per_second
+    if speed is not None:
+        return Fabric(kind, speed, "settings")
+    if kind is FabricKind.RDMA:
+        return Fabric(kind, ASSUMED_RDMA_GBPS, "settings; speed assumed")
     return ASSUMED_FABRIC
 
 
@@ -90,7 +115,6 @@ def fleet_of_nodes(
     used: Mapping[str, int] | None = None,
     pools: Sequence[NodePool] = (),
     settings: Settings | None = None,
-    fabric: Fabric | None = None,
 ) -> Fleet:
     """The fleet of a cluster.
 
@@ -98,11 +122,11 @@ def fleet_of_nodes(
         nodes: Its nodes.
         used: Node name → GPUs that are taken on it.
         pools: Nodes that may come to exist; they count as free.
-        settings: Their fabric profiles name resources that mean RDMA.
-        fabric: The administrator's word on the network; nodes are not asked then.
+        settings: Their fabric profiles name resources that mean RDMA; their fabric is that of nodes
+            which do not tell theirs, and of node pools.
     """
     taken = used or {}
-    resources = _profile_resources(settings)
+    resources, usual = _profile_resources(settings), usual_fabric(settings)
     cliques = Counter(node.gpu.clique for node in nodes if node.gpu.clique)
     skipped: Counter[str] = Counter()
     fabrics: dict[tuple[object, ...], Fabric] = {}
@@ -112,10 +136,8 @@ def fleet_of_nodes(
             skipped[why] += bool(node.gpu.capacity)
             continue
         gpu = node.gpu
-        link = fabric
-        if link is None:
-            key = _fabric_key(node)
-            link = fabrics.get(key) or fabrics.setdefault(key, fabric_of(node, resources))
+        key = _fabric_key(node)
+        link = fabrics.get(key) or fabrics.setdefault(key, fabric_of(node, resources, usual))
         groups[
             NodeGroup(
                 name="",
@@ -131,15 +153,28 @@ def fleet_of_nodes(
             )
         ] += 1
     merged = [replace(group, nodes=count) for group, count in groups.items()]
-    merged += [_pool_group(pool, fabric or ASSUMED_FABRIC) for pool in pools]
+    merged += [_pool_group(pool, usual) for pool in pools]
     return Fleet(
         groups=named(merged),
         skipped=tuple(
-            f"{count} {'node' if count == 1 else 'nodes'} left out: {why}"
+            f"{counted(count, 'node')} left out: {why}"
             for why, count in sorted(skipped.items())
             if count
         ),
+        host_bytes=_host_bytes(nodes),
     )
+
+
+def _host_bytes(nodes: Sequence[NodeView]) -> tuple[tuple[str, int], ...]:
+    """As in `Fleet.host_bytes`; a node that is being deleted gives nothing."""
+    most: dict[str, int] = {}
+    for node in nodes:
+        offered = node.allocatable.memory_bytes
+        if node.deleting or not offered:
+            continue
+        for product in {"", node.gpu.product}:
+            most[product] = max(most.get(product, 0), offered)
+    return tuple(sorted(most.items()))
 
 
 def _profile_resources(settings: Settings | None) -> tuple[str, ...]:

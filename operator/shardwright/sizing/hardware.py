@@ -2,7 +2,7 @@
 
 The figures stand in `data/hardware.json`, each with its source. Products are told apart by the
 parts of their name, as node labels spell it. Capacity is not here: drivers report less than data
-sheets print, so `gpu_memory` keeps what they report.
+sheets print, so `observe.gpus` keeps what they report.
 """
 
 from __future__ import annotations

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from shardwright.sizing.activation import stage_activation
 from shardwright.sizing.constants import Budget, EngineConstants, constants_of, loaded_ratio
 from shardwright.sizing.extras import draft_model, lora_bytes, own_draft, with_draft
-from shardwright.sizing.gpus import GIB, gpu_class
+from shardwright.sizing.gpus import gpu_class
 from shardwright.sizing.kv_cache import StageCache, stage_caches
 from shardwright.sizing.model import AttentionKind, Model
 from shardwright.sizing.partition import layers_of_stages
+from shardwright.sizing.question import GIB
 from shardwright.sizing.shape import (
     EngineSettings,
     GPUMemory,

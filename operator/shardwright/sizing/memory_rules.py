@@ -11,6 +11,7 @@ from shardwright.runtimes.base import Refusal
 from shardwright.sizing.question import GIB
 from shardwright.sizing.rules import Subject
 from shardwright.sizing.shape import MemoryPlan
+from shardwright.words import counted
 
 # KV cache that must be left of a GPU's memory. With 2 % left, two GPUs in place of one gave 3.9
 # times the throughput (70B FP8 on H100 PCIe, vLLM; Hyperstack's tutorial): one was a bad plan.
@@ -70,8 +71,8 @@ def stages_balanced(subject: Subject, memory: MemoryPlan) -> Refusal | None:
     return Refusal(
         "StagesUnbalanced",
         f"pipeline {subject.shape.pipeline}: stage {heaviest} has {sizes[heaviest] / mean:.1f} "
-        f"times the mean weights ({len(subject.model.layers)} layers, and the head, do not spread "
-        f"evenly), at most {_UNBALANCED:g} times is wanted; use fewer stages",
+        f"times the mean weights ({counted(len(subject.model.layers), 'layer')}, and the head, do "
+        f"not spread evenly), at most {_UNBALANCED:g} times is wanted; use fewer stages",
     )
 
 

@@ -110,6 +110,8 @@ class CheckpointPrecision:
         ignored: Module name patterns that stay in 16 bits, as the config lists them.
         symmetric: False when zero points are stored too.
         targets: Patterns of the only modules that are quantized; empty for all.
+        block: Outputs × inputs of the blocks that share one scale (DeepSeek-V3: 128 × 128); (0, 0)
+            where scales are not of blocks. A rank's part of a matrix must be whole blocks.
     """
 
     method: str = ""
@@ -118,6 +120,7 @@ class CheckpointPrecision:
     ignored: tuple[str, ...] = ()
     symmetric: bool = True
     targets: tuple[str, ...] = ()
+    block: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

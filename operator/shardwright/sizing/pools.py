@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ class Pool:
         hardware: What one GPU can do.
         groups: The nodes, those without a free GPU included.
         memory: Memory of the smallest of these GPUs.
+        apart: Whether the stages of one replica must stand on different nodes.
         domain: GPUs of the largest group of ranks that a node's NVLink domain, or its bus, allows.
         linked: Whether all of these nodes have NVLink.
     """
@@ -28,6 +30,7 @@ class Pool:
     hardware: Hardware
     groups: tuple[NodeGroup, ...]
     memory: GPUMemory
+    apart: bool = False
     domain: int = field(init=False)
     linked: bool = field(init=False)
 
@@ -61,12 +64,41 @@ class Pool:
         """Stages of `tensor` ranks that the free GPUs hold at once."""
         return sum(group.slots(tensor) for group in self.groups)
 
+    def longest(self, tensor: int) -> int:
+        """Most stages of `tensor` ranks that one replica may have on the free GPUs."""
+        if not self.apart:
+            return self.slots(tensor)
+        return sum(group.nodes for group in self.carriers(tensor))
+
+    def replicas(self, shape: Shape) -> int:
+        """Replicas that the free GPUs hold at once.
+
+        With stages apart, r of them find room when the nodes, each with at most r stages, hold
+        r × pipeline.
+        """
+        most = self.slots(shape.tensor) // shape.pipeline
+        if not self.apart:
+            return most
+        rooms = [
+            (group.nodes, group.slots(shape.tensor) // group.nodes)
+            for group in self.carriers(shape.tensor)
+        ]
+
+        def lacking(count: int) -> bool:
+            held = sum(nodes * min(each, count) for nodes, each in rooms)
+            return held < count * shape.pipeline
+
+        # What holds some replicas holds fewer too: those before the first number that lacks room.
+        return bisect.bisect_left(range(1, most + 1), x=True, key=lacking)
+
     def carriers(self, tensor: int) -> tuple[NodeGroup, ...]:
         """Groups that hold at least one such stage."""
         return tuple(group for group in self.groups if group.slots(tensor))
 
     def stage_nodes(self, shape: Shape) -> tuple[int, ...]:
         """Each stage's node, when one replica takes the emptiest nodes first."""
+        if self.apart:
+            return tuple(range(shape.pipeline))
         per_node = [
             group.slots(shape.tensor) // group.nodes
             for group in sorted(self.carriers(shape.tensor), key=_free, reverse=True)
@@ -110,8 +142,8 @@ def _free(group: NodeGroup) -> tuple[int, str]:
     return group.free_gpus, group.name
 
 
-def pools_of(fleet: Fleet, products: Sequence[str]) -> tuple[Pool, ...]:
-    """The pools of these products.
+def pools_of(fleet: Fleet, products: Sequence[str], *, apart: bool = False) -> tuple[Pool, ...]:
+    """The pools of these products; `apart` keeps the stages of a replica on different nodes.
 
     A product whose nodes report different memory gives one pool for each size, of all nodes with at
     least so much: what fits the larger ones is not lost for the smaller ones' sake.
@@ -125,5 +157,5 @@ def pools_of(fleet: Fleet, products: Sequence[str]) -> tuple[Pool, ...]:
         known = hardware(product)
         for size in sorted({group.memory_bytes for group in groups}):
             able = tuple(group for group in groups if group.memory_bytes >= size)
-            pools.append(Pool(product, known, able, GPUMemory(size, product)))
+            pools.append(Pool(product, known, able, GPUMemory(size, product), apart))
     return tuple(pools)

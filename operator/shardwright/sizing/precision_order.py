@@ -9,6 +9,7 @@ from shardwright.sizing.narrowing import Dropped, keep
 from shardwright.sizing.precisions import accuracy_loss, words
 from shardwright.sizing.question import Objective
 from shardwright.sizing.score import Scored
+from shardwright.words import counted
 
 # Up to this many requests in flight, reading weights is all that counts and four bits win
 # (NVIDIA/TensorRT-LLM, docs/source/blogs/quantization-in-TRT-LLM.md: "High" up to batch 4).
@@ -117,6 +118,9 @@ def _why_not(
     if one.option.precision.weights is WeightPrecision.NONE:
         return (
             "ShrinkBeforeSplit",
-            f"16 bits need at least {plain_size} GPUs a replica, {chosen} weights {size}",
+            (
+                f"16 bits need at least {counted(plain_size or 0, 'GPU')} a replica, {chosen} "
+                f"weights {size}"
+            ),
         )
     return "PrecisionLosesMore", f"{chosen} weights come before these: they lose less, or nothing"

@@ -22,6 +22,7 @@ from shardwright.sizing.precision_order import cache, least_loss
 from shardwright.sizing.precisions import accuracy_loss
 from shardwright.sizing.question import Objective, Question
 from shardwright.sizing.score import Scored
+from shardwright.words import counted
 
 # What a larger replica must gain in latency, or it only takes GPUs from other replicas.
 _WORTH = 1.1
@@ -87,8 +88,9 @@ def _holding(question: Question, left: list[Scored], dropped: list[Dropped]) -> 
         return (
             "HoldsTooFew",
             (
-                f"{one.option.replicas} × {one.option.capacity} = {one.held} requests of "
-                f"{question.workload.request_len} tokens find room, {wanted} are wanted"
+                f"room for {one.option.replicas} × {one.option.capacity} = "
+                f"{counted(one.held, 'request')} of {question.workload.request_len} tokens, wanted "
+                f"are {wanted:,}"
             ),
         )
 
@@ -224,7 +226,8 @@ def _slower(one: Scored, best: Scored, objective: Objective) -> str:
         there = f"{best.estimate.tpot_seconds * 1000:.1f} ms"
         if one.score > best.score:
             return (
-                f"{here} against {there}: not a tenth faster, for {one.world_size} GPUs a replica"
+                f"{here} against {there}: not a tenth faster, for "
+                f"{counted(one.world_size, 'GPU')} a replica"
             )
         return f"{here} against {there}"
     here = f"{one.estimate.tokens_per_second_per_gpu:.0f} tokens/s a GPU"

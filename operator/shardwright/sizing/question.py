@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from shardwright.api.running import StagePlacement
 from shardwright.api.serving import KVPrecision, WeightPrecision
 from shardwright.sizing.model import Model
 from shardwright.sizing.shape import EngineSettings
@@ -154,10 +155,13 @@ class Fleet:
     Attributes:
         groups: The groups, in order of product and name.
         skipped: Why nodes with GPUs were left out, each with a count.
+        host_bytes: Host memory that pods may ask for, of the node that has most: for each product,
+            and for "" among all nodes, those without GPUs included. What is not known is not there.
     """
 
     groups: tuple[NodeGroup, ...]
     skipped: tuple[str, ...] = ()
+    host_bytes: tuple[tuple[str, int], ...] = ()
 
     @property
     def products(self) -> tuple[str, ...]:
@@ -189,6 +193,8 @@ class Limits:
         attention_data: Data-parallel attention groups.
         product: GPU product.
         replicas: Replicas.
+        pipeline_stages: Spread puts the stages of a replica on different nodes. Pack lets them
+            share one, as a plan may do anyway, so that it bars nothing; nor does None.
     """
 
     weights: WeightPrecision | None = None
@@ -200,6 +206,7 @@ class Limits:
     attention_data: int | None = None
     product: str | None = None
     replicas: int | None = None
+    pipeline_stages: StagePlacement | None = None
 
     def __post_init__(self) -> None:
         for name in ("tensor", "pipeline", "expert", "attention_data", "replicas"):

@@ -11,6 +11,7 @@ from shardwright.sizing.preferences import Decision, on_target
 from shardwright.sizing.question import GIB, Objective, Question
 from shardwright.sizing.result import Candidate
 from shardwright.sizing.score import Scored
+from shardwright.words import counted
 
 
 def reasons_of(question: Question, decision: Decision) -> tuple[str, ...]:
@@ -29,8 +30,8 @@ def reasons_of(question: Question, decision: Decision) -> tuple[str, ...]:
         said.append("no candidate keeps the wanted latencies; this one is the best without them")
     if best.held < question.workload.concurrency:
         said.append(
-            f"the replicas hold {best.held} of the {question.workload.concurrency} requests; the "
-            "others wait"
+            f"room for {best.held:,} of {counted(question.workload.concurrency, 'request')} in "
+            f"{counted(best.option.replicas, 'replica')}; the others wait"
         )
     return tuple(said)
 
@@ -99,10 +100,9 @@ def _why_shape(question: Question, best: Scored) -> str:
 def _why_replicas(question: Question, best: Scored) -> str:
     option = best.option
     if question.limits.replicas is not None:
-        return f"{option.replicas} replicas: fixed by the request"
-    asked = question.workload.concurrency
-    load = f"{asked} {'request' if asked == 1 else 'requests'} in flight"
-    count = f"{option.replicas} {'replica' if option.replicas == 1 else 'replicas'}"
+        return f"{counted(option.replicas, 'replica')}: fixed by the request"
+    load = f"{counted(question.workload.concurrency, 'request')} in flight"
+    count = counted(option.replicas, "replica")
     if option.replicas < option.fitting:
         return f"{count}: one for each request in flight; more would have nothing to do"
     return (

@@ -15,6 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from shardwright.sizing.question import Workload
 from shardwright.sizing.shape import MemoryPlan, Precision, Shape
+from shardwright.sizing.steps import StepNeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class Candidate:
         score: By the objective, higher is better; comparable within one answer only.
         accuracy_loss: Published loss in percent for this precision; None where none is published.
         reasons: Why it looks as it does.
+        steps: What has to be done before it serves, and what the cluster lacks for it.
     """
 
     product: str
@@ -98,6 +100,7 @@ class Candidate:
     score: float
     accuracy_loss: float | None = None
     reasons: tuple[str, ...] = ()
+    steps: tuple[StepNeed, ...] = ()
 
     @property
     def gpus(self) -> int:

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 
 from shardwright.api.serving import Backend, Runtime, WeightPrecision
 from shardwright.runtimes.base import Refusal
+from shardwright.sizing.blocks import block_refusal
 from shardwright.sizing.constants import EngineConstants, constants_of
-from shardwright.sizing.model import AttentionKind, FeedForward, Model
+from shardwright.sizing.heads import heads_refusal
+from shardwright.sizing.model import FeedForward, Model
 from shardwright.sizing.pools import Pool
 from shardwright.sizing.precisions import checkpoint_weights
 from shardwright.sizing.shape import EngineSettings, Precision, Shape
 from shardwright.sizing.weights import VOCABULARY_PADDING
+from shardwright.words import counted
 
 # cpp/tensorrt_llm/kernels/customAllReduceKernels.cu: "only supported on {2, 4, 6, 8, 16} GPUs".
 _TENSORRT_SUMS = frozenset({1, 2, 4, 6, 8, 16})
@@ -64,7 +67,7 @@ def groups_divide(subject: Subject) -> Refusal | None:
                 f"many ranks; use a divisor of {shape.tensor}",
             )
     if shape.expert > 1 and (not experts or experts % shape.expert):
-        found = f"{experts} routed experts" if experts else "no routed experts"
+        found = counted(experts, "routed expert") if experts else "no routed experts"
         return Refusal(
             "ExpertsNotDivisible",
             f"expert {shape.expert}: the model has {found}; use 1 or a divisor of their number",
@@ -86,40 +89,7 @@ def groups_divide(subject: Subject) -> Refusal | None:
 
 def heads_divide(subject: Subject) -> Refusal | None:
     """Query heads are shared evenly; KV heads too, or each is kept by equally many ranks."""
-    return _heads_refusal(subject.model, subject.attention_ranks)
-
-
-@functools.lru_cache(maxsize=4096)
-def _heads_refusal(model: Model, ranks: int) -> Refusal | None:
-    bad = _bad_heads(model, ranks)
-    if not bad:
-        return None
-    heads, kv_heads = bad
-    good = [size for size in range(1, heads + 1) if not _bad_heads(model, size)]
-    smaller = [size for size in good if size < ranks][-1:]
-    larger = [size for size in good if size > ranks][:1]
-    offer = " or ".join(str(size) for size in [*larger, *smaller])
-    return Refusal(
-        "HeadsNotDivisible",
-        f"tensor {ranks} does not share {heads} attention heads and {kv_heads} KV heads evenly; "
-        f"use {offer}",
-    )
-
-
-def _bad_heads(model: Model, ranks: int) -> tuple[int, int] | None:
-    for heads, kv_heads, latent in _head_counts(model):
-        if heads % ranks or (not latent and kv_heads % ranks and ranks % kv_heads):
-            return heads, kv_heads
-    return None
-
-
-@functools.lru_cache(maxsize=256)
-def _head_counts(model: Model) -> frozenset[tuple[int, int, bool]]:
-    return frozenset(
-        (layer.attention.heads, layer.attention.kv_heads, layer.attention.latent)
-        for layer in model.layers
-        if layer.attention.kind is not AttentionKind.LINEAR and layer.attention.kv_heads
-    )
+    return heads_refusal(subject.model, subject.attention_ranks)
 
 
 @functools.lru_cache(maxsize=256)
@@ -166,6 +136,11 @@ def width_divides(subject: Subject) -> Refusal | None:
     return None
 
 
+def blocks_stay_whole(subject: Subject) -> Refusal | None:
+    """Where the checkpoint's scales are of blocks, a rank's part is whole blocks."""
+    return block_refusal(subject.model, subject.precision, subject.shape)
+
+
 def _group_size(subject: Subject) -> tuple[int, str]:
     weights = subject.precision.weights
     if weights is None:
@@ -206,9 +181,9 @@ def tensor_inside_domain(subject: Subject) -> Refusal | None:
         return None
     stages = -(-tensor // pool.domain)
     if pool.has_nvlink(pool.domain):
-        where = f"one NVLink domain of {pool.product}, {pool.domain} GPUs"
+        where = f"one NVLink domain of {pool.product}, {counted(pool.domain, 'GPU')}"
     else:
-        where = f"one node of {pool.product}, {pool.domain} GPUs"
+        where = f"one node of {pool.product}, {counted(pool.domain, 'GPU')}"
     return Refusal(
         "TensorOutsideDomain",
         f"tensor {tensor} exceeds {where}: every layer's sums would go over a slower link; use "
@@ -223,7 +198,7 @@ def stages_have_layers(subject: Subject) -> Refusal | None:
         return None
     return Refusal(
         "MoreStagesThanLayers",
-        f"pipeline {pipeline} exceeds the model's {layers} layers; use at most {layers}",
+        f"pipeline {pipeline} exceeds the model's {counted(layers, 'layer')}; use at most {layers}",
     )
 
 
@@ -231,13 +206,20 @@ def gpus_suffice(subject: Subject) -> Refusal | None:
     """One replica must find its stages among the free GPUs."""
     shape, pool = subject.shape, subject.pool
     slots = pool.slots(shape.tensor)
-    if slots >= shape.pipeline:
+    if pool.longest(shape.tensor) >= shape.pipeline:
         return None
+    if slots >= shape.pipeline:
+        return Refusal(
+            "NotEnoughNodes",
+            f"placement.pipelineStages Spread with pipeline {shape.pipeline} needs as many nodes "
+            f"with {counted(shape.tensor, 'free GPU')} in one domain; {pool.product} has "
+            f"{pool.longest(shape.tensor)}: use Auto or Pack, or fewer stages",
+        )
     return Refusal(
         "NotEnoughGPUs",
-        f"tensor {shape.tensor} × pipeline {shape.pipeline} needs {shape.pipeline} times "
-        f"{shape.tensor} GPUs in one domain; {pool.product} has room for {slots} ({pool.free_gpus} "
-        f"of {pool.gpus} GPUs are free)",
+        f"tensor {shape.tensor} × pipeline {shape.pipeline} needs {shape.pipeline} × "
+        f"{counted(shape.tensor, 'GPU')} in one domain; {pool.product} has room for {slots} of "
+        f"these ({pool.free_gpus} of {counted(pool.gpus, 'GPU')} free)",
     )
 
 
@@ -248,6 +230,7 @@ SHAPE_RULES: tuple[ShapeRule, ...] = (
     heads_divide,
     vocabulary_divides,
     width_divides,
+    blocks_stay_whole,
     sums_supported,
     stages_have_layers,
     gpus_suffice,

@@ -11,6 +11,7 @@ from shardwright.sizing.links import Links
 from shardwright.sizing.precisions import accuracy_loss
 from shardwright.sizing.question import Objective, Question, Workload
 from shardwright.sizing.result import Candidate, Estimate
+from shardwright.sizing.steps import room_of, step_needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +110,17 @@ def score(question: Question, option: Option, clock: Clock, objective: Objective
     )
 
 
-def candidate(scored: Scored, reasons: tuple[str, ...]) -> Candidate:
+def candidate(question: Question, scored: Scored, reasons: tuple[str, ...]) -> Candidate:
     """The option as an answer."""
     option = scored.option
+    steps = step_needs(
+        question.model,
+        option.shape,
+        option.precision,
+        question.engine,
+        option.pool.memory,
+        room=room_of(question.fleet, option.pool.product),
+    )
     return Candidate(
         product=option.pool.product,
         precision=option.precision,
@@ -125,4 +134,5 @@ def candidate(scored: Scored, reasons: tuple[str, ...]) -> Candidate:
         score=scored.score,
         accuracy_loss=accuracy_loss(option.precision),
         reasons=reasons,
+        steps=steps,
     )

@@ -56,6 +56,7 @@ class EngineSettings:
         lora_rank: Highest rank of an adapter.
         own_draft: Whether the multi-token-prediction layers that the checkpoint brings are loaded
             to draft tokens.
+        build_workers: Ranks that an engine's build works on at the same time, each on a GPU.
     """
 
     runtime: str
@@ -68,6 +69,7 @@ class EngineSettings:
     lora_slots: int = 0
     lora_rank: int = 0
     own_draft: bool = False
+    build_workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,21 +8,22 @@ builder compiles an engine. Rooms, limits and formats are those that the steps t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from shardwright.api.serving import Backend, KVPrecision, WeightPrecision
-from shardwright.runtimes.gpu_memory import gpu_memory_bytes
+from shardwright.observe.gpus import catalogue_memory
 from shardwright.runtimes.tensorrt_precision import CALIBRATED
 from shardwright.runtimes.tensorrt_steps import (
     CONVERT_ROOM,
     GPUS_PER_NODE_AT_MOST,
     QUANTIZE_ROOM,
 )
-from shardwright.sizing.gpus import GIB
 from shardwright.sizing.model import Model
+from shardwright.sizing.question import GIB, Fleet
 from shardwright.sizing.shape import EngineSettings, GPUMemory, Precision, Shape
 from shardwright.sizing.weights import as_stored, checkpoint_bytes
+from shardwright.words import counted
 
 # Runtimes that make FP8 of 16-bit weights while they load them: no step is needed.
 _LOADS_FP8 = frozenset({"vllm", "sglang"})
@@ -38,17 +39,19 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeRoom:
-    """What one node of the cluster can give a step.
+    """What one node of the cluster can give a step; None is not known, and stands in no way.
 
     Attributes:
-        gpus: GPUs of the node.
-        host_bytes: Memory of the node that pods may ask for.
+        gpus: GPUs of the largest node of the product.
+        host_bytes: Memory that pods may ask for, on the node of the product that has most.
         scratch_bytes: Space on the volume that steps write to.
+        any_host_bytes: As `host_bytes`, of all nodes: for steps that take no GPU.
     """
 
     gpus: int
-    host_bytes: int
-    scratch_bytes: int
+    host_bytes: int | None = None
+    scratch_bytes: int | None = None
+    any_host_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ def step_needs(
         precision: Of weights and KV cache.
         engine: The runtime.
         gpu: The GPU that steps run on.
-        room: What the largest node gives; left out, nothing is judged.
+        room: What the largest nodes give; left out, nothing is judged.
     """
     source = checkpoint_bytes(model, None)
     target = checkpoint_bytes(model, precision.weights)
@@ -99,7 +102,7 @@ def step_needs(
     needs: list[StepNeed] = []
     if _calibrates(model, precision, engine):
         # The Job counts a GPU by its product's data sheet; so does this, or the two would differ.
-        each = gpu_memory_bytes(gpu.product) if gpu.product else gpu.total
+        each = catalogue_memory(gpu.product) if gpu.product else gpu.total
         wanted = max(1, math.ceil(source * QUANTIZE_ROOM / each))
         needs.append(
             StepNeed(
@@ -125,13 +128,23 @@ def step_needs(
         needs.append(
             StepNeed(
                 Step.BUILD,
-                gpus=1,
+                gpus=engine.build_workers,
                 host_bytes=source,
                 scratch_bytes=target,
                 reason="the TensorRT backend serves engines built for one GPU product",
             )
         )
     return tuple(_judged(need, room, source, precision) for need in needs)
+
+
+def room_of(fleet: Fleet, product: str) -> NodeRoom:
+    """What the largest nodes of a product give, as far as the fleet tells; it knows no volumes."""
+    known = dict(fleet.host_bytes)
+    return NodeRoom(
+        gpus=max((g.gpus_per_node for g in fleet.groups if g.product == product), default=0),
+        host_bytes=known.get(product),
+        any_host_bytes=known.get(""),
+    )
 
 
 def _compiled(engine: EngineSettings) -> bool:
@@ -160,29 +173,22 @@ def _judged(need: StepNeed, room: NodeRoom | None, source: int, precision: Preci
     if room is None:
         return need
     obstacle = ""
+    host = room.host_bytes if need.gpus else room.any_host_bytes or room.host_bytes
     if need.gpus > room.gpus:
-        obstacle = f"takes {need.gpus} GPUs of one node, the largest has {room.gpus}"
-    elif need.host_bytes > room.host_bytes:
+        obstacle = f"takes {counted(need.gpus, 'GPU')} of one node, the largest has {room.gpus:,}"
+    elif host is not None and need.host_bytes > host:
         obstacle = (
             f"takes {need.host_bytes / GIB:.0f} GiB of host memory, the largest node has "
-            f"{room.host_bytes / GIB:.0f}"
+            f"{host / GIB:.0f}"
         )
-    elif need.scratch_bytes > room.scratch_bytes:
+    elif room.scratch_bytes is not None and need.scratch_bytes > room.scratch_bytes:
         obstacle = (
             f"writes {need.scratch_bytes / GIB:.0f} GiB, the volume has "
             f"{room.scratch_bytes / GIB:.0f}"
         )
     if not obstacle:
         return need
-    return StepNeed(
-        step=need.step,
-        gpus=need.gpus,
-        host_bytes=need.host_bytes,
-        scratch_bytes=need.scratch_bytes,
-        reason=need.reason,
-        obstacle=obstacle,
-        alternative=_alternative(need.step, source, precision),
-    )
+    return replace(need, obstacle=obstacle, alternative=_alternative(need.step, source, precision))
 
 
 def _alternative(step: Step, source: int, precision: Precision) -> str:

@@ -7,6 +7,8 @@ routers, and whatever the checkpoint's own ignore list names.
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardwright.api.serving import WeightPrecision
@@ -23,6 +25,7 @@ VOCABULARY_PADDING = 64
 _AWQ_GROUP = 128
 _MX_GROUP = 32
 _NV_GROUP = 16
+_BLOCK_SCALE = 32
 
 # Bits of one quantized weight, its share of scales (and zero points) included.
 _BITS: dict[WeightPrecision, float] = {
@@ -59,10 +62,13 @@ def checkpoint_bits(checkpoint: CheckpointPrecision) -> float:
 
     MX formats share an 8-bit scale among 32 weights (OCP MX 1.0), NVFP4 an 8-bit one among 16,
     integer formats a 16-bit one a group, with zero points of the weights' width if asymmetric.
+    Blocks of FP8 share a 32-bit one (DeepSeek-V3, README_WEIGHTS.md: weight_scale_inv).
     """
     if not checkpoint.method:
         return 16
     bits, group = checkpoint.weight_bits, checkpoint.group_size
+    if all(checkpoint.block):
+        return bits + _BLOCK_SCALE / math.prod(checkpoint.block)
     if checkpoint.method == "mxfp4":
         return bits + 8 / (group or _MX_GROUP)
     if not group:
@@ -101,22 +107,32 @@ def layer_bytes(model: Model, weights: WeightPrecision | None) -> tuple[LayerByt
     """Every layer's bytes; equal layers are the same object."""
     bits = bits_per_weight(model, weights)
     own = as_stored(model, weights)
-    ignored = ignoring(model.checkpoint.ignored if own else ())
-    targets = model.checkpoint.targets if own else ()
-    targeted = ignoring(targets)
+    kept_whole = kept_in_16_bit(model) if own else _not_quantizable
     known: dict[tuple[Layer, tuple[bool, ...]], LayerBytes] = {}
     every: list[LayerBytes] = []
     for number, layer in enumerate(model.layers):
         parts = tuple(matrices(layer, model.hidden))
         paths = [f"layers.{number}.{part.path}" for part in parts]
-        kept = tuple(
-            not part.quantizable or ignored(path) or (bool(targets) and not targeted(path))
-            for part, path in zip(parts, paths, strict=True)
-        )
+        kept = tuple(kept_whole(part, path) for part, path in zip(parts, paths, strict=True))
         if (layer, kept) not in known:
             known[layer, kept] = _sum(layer, parts, kept, bits)
         every.append(known[layer, kept])
     return tuple(every)
+
+
+def kept_in_16_bit(model: Model) -> Callable[[Matrix, str], bool]:
+    """Tells of a matrix and its path, from `layers` on, whether the checkpoint keeps 16 bits."""
+    ignored, targets = ignoring(model.checkpoint.ignored), model.checkpoint.targets
+    targeted = ignoring(targets)
+
+    def kept(part: Matrix, path: str) -> bool:
+        return not part.quantizable or ignored(path) or (bool(targets) and not targeted(path))
+
+    return kept
+
+
+def _not_quantizable(part: Matrix, _path: str) -> bool:
+    return not part.quantizable
 
 
 def _sum(
@@ -209,6 +225,15 @@ def stage_weights(
                 total += table
         result.append(round(total))
     return tuple(result)
+
+
+def least_weights(model: Model, weights: WeightPrecision | None, shape: Shape) -> int:
+    """Bytes of weights that a GPU of the heaviest stage holds at the very least.
+
+    No constant of an engine is in it: layers are spread in the way that is kindest to the heaviest
+    stage, and no format grows when it is loaded.
+    """
+    return min(max(stage_weights(model, weights, shape, remainder)) for remainder in Remainder)
 
 
 def parameters(model: Model) -> int:

@@ -9,6 +9,7 @@ from shardwright.sizing.precisions import accuracy_loss, words
 from shardwright.sizing.preferences import Decision, decide
 from shardwright.sizing.question import Objective, Question
 from shardwright.sizing.score import Scored
+from shardwright.words import counted
 
 # A gain below this is not worth a sentence.
 _NOTABLE = 1.15
@@ -96,4 +97,7 @@ def _cache_bits(one: Scored) -> bool:
 def _load(question: Question, best: Scored) -> Iterator[str]:
     wanted, held = question.workload.concurrency, best.held
     if held >= wanted:
-        yield f"more than {held} requests in flight: these replicas hold no more"
+        yield (
+            f"more than {counted(held, 'request')} in flight: "
+            f"{counted(best.option.replicas, 'such replica')} cannot hold them"
+        )
