@@ -28,9 +28,9 @@ def mixtures(config: Reader, family: Family, count: int) -> tuple[bool, ...]:
         every = config.integer("decoder_sparse_step", low=1, high=MAX_LAYERS, default=1)
         return tuple(number not in dense and (number + 1) % every == 0 for number in range(count))
     if rule is Experts.INTERLEAVED:
-        listed = config.integers("moe_layers", low=0, high=MAX_LAYERS)
+        listed = set(config.integers("moe_layers", low=0, high=MAX_LAYERS))
         if listed:
-            return tuple(number in set(listed) for number in range(count))
+            return tuple(number in listed for number in range(count))
         every = config.integer("interleave_moe_layer_step", low=0, high=MAX_LAYERS, default=1)
         return tuple(bool(every) and (number + 1) % every == 0 for number in range(count))
     return (rule is Experts.ALL,) * count

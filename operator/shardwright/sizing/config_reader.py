@@ -7,6 +7,7 @@ error names the key, its value, what is allowed and what to do. Nothing recurses
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ MAX_WIDTH = 2**24
 MAX_LIST = 65_536
 MAX_TEXT = 512
 _SHOWN = 60
+# Keys of real files; any other is quoted and cut, since errors are printed to terminals.
+_PLAIN_KEY = re.compile(r"\w{1,60}")
 
 
 class ConfigError(ValueError):
@@ -98,7 +101,7 @@ class Reader:
 
     def path(self, name: str) -> str:
         """A key as errors name it."""
-        return f"{self._prefix}{name}"
+        return f"{self._prefix}{name if _PLAIN_KEY.fullmatch(name) else shown(name)}"
 
     def find(self, *names: str) -> tuple[str, Any]:
         """The first of the names that has a value, and it; the first name and None otherwise."""
@@ -187,7 +190,7 @@ class Reader:
             return None
         if not isinstance(value, Mapping):
             raise self.wrong(name, value, "an object")
-        return Reader(value, prefix=f"{self._prefix}{name}.")
+        return Reader(value, prefix=f"{self.path(name)}.")
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Reader:
         """The same mapping, with values for keys that the file leaves out."""
