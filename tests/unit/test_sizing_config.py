@@ -17,6 +17,7 @@ from shardwright.sizing.catalogue import (
 from shardwright.sizing.config_json import ConfigError, load_json, model_from_config
 from shardwright.sizing.ignored import globs_of, ignoring
 from shardwright.sizing.model import AttentionKind, Model
+from shardwright.sizing.precisions import checkpoint_weights
 from shardwright.sizing.weights import as_stored, checkpoint_bits, checkpoint_bytes, parameters
 
 LLAMA: Mapping[str, Any] = {
@@ -45,6 +46,15 @@ def kinds(model: Model) -> str:
 
 def quantized(**section: Any) -> Model:
     return read(quantization_config=section)
+
+
+def compressed(kind: str, bits: int, activation_bits: int = 0) -> dict[str, Any]:
+    """A compressed-tensors section of one group; no bits of activations leave them alone."""
+    inputs = {"num_bits": activation_bits, "type": kind} if activation_bits else None
+    group_size = 16 if (kind, bits) == ("float", 4) else 128 if bits == 4 else None
+    weights = {"num_bits": bits, "type": kind, "group_size": group_size}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
 
 
 class TestGeometry:
@@ -352,6 +362,39 @@ class TestCheckpoints:
         }
         with pytest.raises(ConfigError, match="several precisions"):
             quantized(quant_method="compressed-tensors", config_groups=groups)
+
+    @pytest.mark.parametrize(
+        ("section", "named"),
+        [
+            # nvidia/…-FP8, -AWQ and -NVFP4 checkpoints, and SmoothQuant ones.
+            ({"quant_algo": "FP8"}, WeightPrecision.FP8),
+            ({"quant_algo": "W4A16_AWQ"}, WeightPrecision.INT4_AWQ),
+            ({"quant_algo": "W4A8_AWQ"}, WeightPrecision.W4A8_AWQ),
+            ({"quant_algo": "W8A8_SQ_PER_CHANNEL"}, WeightPrecision.INT8_SMOOTHQUANT),
+            ({"quant_algo": "W8A16"}, WeightPrecision.INT8),
+            ({"quant_algo": "NVFP4"}, WeightPrecision.NVFP4),
+            # RedHatAI/…-FP8-dynamic, -quantized.w8a8, -quantized.w4a16, -quantized.w8a16, -NVFP4.
+            (compressed("float", 8, 8), WeightPrecision.FP8),
+            (compressed("int", 8, 8), WeightPrecision.INT8_SMOOTHQUANT),
+            (compressed("int", 4), WeightPrecision.INT4_AWQ),
+            (compressed("int", 8), WeightPrecision.INT8),
+            (compressed("float", 4, 4), WeightPrecision.NVFP4),
+            # FP8 weights that are unpacked to 16 bits: nothing of the API is the same.
+            (compressed("float", 8), None),
+            ({"quant_method": "awq", "bits": 4}, WeightPrecision.INT4_AWQ),
+            ({"quant_method": "gptq", "bits": 4}, WeightPrecision.INT4_GPTQ),
+            ({"quant_method": "gptq", "bits": 8}, None),
+        ],
+    )
+    def test_whole_numbers_are_told_from_floating_point(
+        self, section: dict[str, Any], named: WeightPrecision | None
+    ) -> None:
+        """What the GPU must be able to multiply hangs on it: INT8 from Turing, FP8 from Ada on."""
+        assert checkpoint_weights(quantized(**{"quant_method": "modelopt", **section})) is named
+
+    def test_a_kind_of_number_that_is_not_known_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r'type is "posit"; allowed is int or float'):
+            quantized(**compressed("posit", 8, 8))
 
     def test_an_unknown_method_is_refused_with_those_that_are_known(self) -> None:
         with pytest.raises(ConfigError, match=r'"aqlm"; allowed is auto-round or awq') as found:

@@ -7,9 +7,10 @@ precision of their own are refused, with what to say instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
-from shardwright.sizing.config_reader import ConfigError, Reader, shown
+from shardwright.sizing.config_reader import MAX_LIST, MAX_TEXT, ConfigError, Reader, shown
 from shardwright.sizing.ignored import MOST_PATTERNS, general, globs_of
 from shardwright.sizing.model import CheckpointPrecision
 
@@ -23,18 +24,30 @@ _NV_GROUP = 16
 # bitsandbytes: a 32-bit scale for 64 weights, itself in 8 bits a 64 when quantized doubly.
 _BNB_SCALE = 32 / 64
 _BNB_DOUBLE_SCALE = 8 / 64 + 32 / (64 * 256)
-# Bits and weights a scale of Model Optimizer's algorithms.
-_MODELOPT: Mapping[str, tuple[float, int]] = {
-    "FP8": (8, 0),
-    "FP8_PER_CHANNEL_PER_TOKEN": (8, 0),
-    "FP8_PB_WO": (8, 0),
-    "W8A8_SQ_PER_CHANNEL": (8, 0),
-    "W8A16": (8, 0),
-    "NVFP4": (4, _NV_GROUP),
-    "NVFP4_AWQ": (4, _NV_GROUP),
-    "W4A16_NVFP4": (4, _NV_GROUP),
-    "W4A16_AWQ": (4, 128),
-    "W4A8_AWQ": (4, 128),
+
+
+@dataclass(frozen=True, slots=True)
+class _Algorithm:
+    """One of Model Optimizer's: bits of a weight, weights a scale, kind of number, activations."""
+
+    bits: float
+    group: int = 0
+    integer: bool = False
+    activation_bits: int = 8
+
+
+# modelopt/torch/quantization and TensorRT-LLM's QuantAlgo: W is the weights', A the activations'.
+_MODELOPT: Mapping[str, _Algorithm] = {
+    "FP8": _Algorithm(8),
+    "FP8_PER_CHANNEL_PER_TOKEN": _Algorithm(8),
+    "FP8_PB_WO": _Algorithm(8),
+    "W8A8_SQ_PER_CHANNEL": _Algorithm(8, integer=True),
+    "W8A16": _Algorithm(8, integer=True, activation_bits=16),
+    "NVFP4": _Algorithm(4, _NV_GROUP, activation_bits=4),
+    "NVFP4_AWQ": _Algorithm(4, _NV_GROUP, activation_bits=4),
+    "W4A16_NVFP4": _Algorithm(4, _NV_GROUP, activation_bits=16),
+    "W4A16_AWQ": _Algorithm(4, 128, integer=True, activation_bits=16),
+    "W4A8_AWQ": _Algorithm(4, 128, integer=True),
 }
 _MIXED = (
     "allowed is one precision for all quantized weights",
@@ -107,6 +120,7 @@ def _float8(section: Reader, method: str) -> CheckpointPrecision:
         weight_bits=8,
         ignored=_patterns(section, "modules_to_not_convert", "ignored_layers"),
         block=_block(section, "weight_block_size"),
+        activation_bits=8,
     )
 
 
@@ -125,19 +139,29 @@ def _block(section: Reader, name: str) -> tuple[int, int]:
 
 
 def _gptq(section: Reader, method: str) -> CheckpointPrecision:
-    rules = section.section("dynamic")
-    ignored: tuple[str, ...] = _patterns(section, "modules_to_not_convert")
-    for name in rules.items() if rules else ():
-        if not isinstance(name, str) or not name.startswith("-:"):
-            raise ConfigError(section.path("dynamic"), "gives layers their own bits", *_MIXED)
-        ignored += (f"re:{name.removeprefix('-:')}",)
+    ignored = [*_patterns(section, "modules_to_not_convert"), *_left_out(section)]
     return CheckpointPrecision(
         method=method,
         weight_bits=section.integer("bits", low=2, high=8),
         group_size=_group(section, "group_size"),
-        ignored=_checked(section, "dynamic", ignored),
+        ignored=_checked(section, "dynamic", tuple(ignored)),
         symmetric=section.flag("sym", default=True),
+        integer=True,
     )
+
+
+def _left_out(section: Reader) -> Iterator[str]:
+    """Modules that GPTQModel's `dynamic` leaves in 16 bits, as patterns."""
+    rules = section.section("dynamic")
+    names = rules.items() if rules else {}
+    if len(names) > MAX_LIST:
+        raise section.wrong("dynamic", names, f"an object of at most {MAX_LIST} rules")
+    for name in names:
+        if not isinstance(name, str) or not name.startswith("-:"):
+            raise ConfigError(section.path("dynamic"), "gives layers their own bits", *_MIXED)
+        if len(name) > MAX_TEXT:
+            raise section.wrong("dynamic", name, f"rules of at most {MAX_TEXT} characters")
+        yield f"re:{name.removeprefix('-:')}"
 
 
 def _awq(section: Reader, method: str) -> CheckpointPrecision:
@@ -147,6 +171,7 @@ def _awq(section: Reader, method: str) -> CheckpointPrecision:
         group_size=_group(section, "group_size", "q_group_size"),
         ignored=_patterns(section, "modules_to_not_convert"),
         symmetric=not section.flag("zero_point", default=True),
+        integer=True,
     )
 
 
@@ -172,16 +197,18 @@ def _modelopt(section: Reader, method: str) -> CheckpointPrecision:
         raise section.wrong(
             "quant_algo", section.find("quant_algo")[1], " or ".join(sorted(_MODELOPT))
         )
-    bits, group = _MODELOPT[algorithm]
+    known = _MODELOPT[algorithm]
     blocks = algorithm == "FP8_PB_WO"
-    size = section.integer("group_size", low=0, high=_HIGH_GROUP, default=group)
+    size = section.integer("group_size", low=0, high=_HIGH_GROUP, default=known.group)
     return CheckpointPrecision(
         method=method,
-        weight_bits=bits,
+        weight_bits=known.bits,
         # The file repeats a block's side as the size of a group.
         group_size=0 if blocks else size,
         ignored=_patterns(section, "ignore", "exclude_modules"),
         block=_FP8_BLOCK if blocks else _NO_BLOCK,
+        integer=known.integer,
+        activation_bits=known.activation_bits,
     )
 
 
@@ -189,7 +216,7 @@ def _compressed(section: Reader, method: str) -> CheckpointPrecision:
     groups = section.section("config_groups")
     if groups is None:
         raise section.missing("config_groups")
-    found: set[tuple[int, int, bool, tuple[int, int]]] = set()
+    found: set[tuple[int, int, bool, tuple[int, int], bool, int]] = set()
     targets: set[str] = set()
     for name in groups.items():
         group = groups.section(name) if isinstance(name, str) else None
@@ -207,12 +234,14 @@ def _compressed(section: Reader, method: str) -> CheckpointPrecision:
                 max(0, weights.integer("group_size", low=-1, high=_HIGH_GROUP, default=0)),
                 weights.flag("symmetric", default=True),
                 _block(weights, "block_structure"),
+                _integer(weights),
+                _activation_bits(group),
             )
         )
         targets.update(_patterns(group, "targets"))
     if len(found) != 1:
         raise ConfigError(section.path("config_groups"), "has several precisions", *_MIXED)
-    bits, size, symmetric, block = found.pop()
+    bits, size, symmetric, block, integer, activation_bits = found.pop()
     micro = size == _MX_GROUP and "mxfp4" in section.text("format")
     return CheckpointPrecision(
         method="mxfp4" if micro else method,
@@ -223,13 +252,31 @@ def _compressed(section: Reader, method: str) -> CheckpointPrecision:
         # "Linear" is a class, and every matrix counted here is of it.
         targets=tuple(sorted(targets - {"Linear"})) if "Linear" not in targets else (),
         block=block,
+        integer=integer,
+        activation_bits=activation_bits,
     )
+
+
+def _integer(weights: Reader) -> bool:
+    """Whether a group's weights are whole numbers, which is compressed-tensors' default."""
+    kind = weights.text("type", default="int")
+    if kind not in ("int", "float"):
+        raise weights.wrong("type", kind, "int or float")
+    return kind == "int"
+
+
+def _activation_bits(group: Reader) -> int:
+    """Bits that a group's inputs are quantized to; 16 where they are left alone."""
+    inputs = group.section("input_activations")
+    return 16 if inputs is None else inputs.integer("num_bits", low=1, high=16)
 
 
 def _bitsandbytes(section: Reader, method: str) -> CheckpointPrecision:
     ignored = _patterns(section, "llm_int8_skip_modules")
     if section.flag("load_in_8bit", "_load_in_8bit", default=False):
-        return CheckpointPrecision(method=method, weight_bits=8, ignored=ignored)
+        return CheckpointPrecision(
+            method=method, weight_bits=8, ignored=ignored, integer=True, activation_bits=8
+        )
     double = section.flag("bnb_4bit_use_double_quant", default=False)
     scale = _BNB_DOUBLE_SCALE if double else _BNB_SCALE
     return CheckpointPrecision(method=method, weight_bits=4 + scale, ignored=ignored)

@@ -90,31 +90,24 @@ def checkpoint_weights(model: Model) -> WeightPrecision | None:
     if not own.method:
         return WeightPrecision.NONE
     if own.method == "gptq":
-        return (
-            WeightPrecision.INT4_GPTQ
-            if own.weight_bits == BITS[WeightPrecision.INT4_GPTQ]
-            else None
-        )
-    if own.method == "awq":
-        return WeightPrecision.INT4_AWQ
+        four = own.weight_bits == BITS[WeightPrecision.INT4_GPTQ]
+        return WeightPrecision.INT4_GPTQ if four else None
     if own.method in ("fp8", "fbgemm_fp8"):
         return WeightPrecision.FP8
-    if own.method == "modelopt":
-        return (
-            WeightPrecision.NVFP4
-            if own.weight_bits < BITS[WeightPrecision.FP8]
-            else WeightPrecision.FP8
-        )
-    if own.method == "compressed-tensors":
-        if own.weight_bits < BITS[WeightPrecision.FP8]:
-            return (
-                WeightPrecision.NVFP4 if own.group_size == _NV_GROUP else WeightPrecision.INT4_AWQ
-            )
-        return WeightPrecision.FP8
+    if own.method in ("awq", "modelopt", "modelopt-fp4", "compressed-tensors"):
+        return _SAME_AS.get((own.integer, round(own.weight_bits), own.activation_bits))
     return None
 
 
-_NV_GROUP = 16
+# (whole numbers, bits of a weight, bits of an activation)
+_SAME_AS: Mapping[tuple[bool, int, int], WeightPrecision] = {
+    (False, 8, 8): WeightPrecision.FP8,
+    (False, 4, 4): WeightPrecision.NVFP4,
+    (True, 8, 8): WeightPrecision.INT8_SMOOTHQUANT,
+    (True, 8, 16): WeightPrecision.INT8,
+    (True, 4, 8): WeightPrecision.W4A8_AWQ,
+    (True, 4, 16): WeightPrecision.INT4_AWQ,
+}
 
 
 def arithmetic(model: Model, weights: WeightPrecision | None, hardware: Hardware) -> Arithmetic:
