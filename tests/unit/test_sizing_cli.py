@@ -143,5 +143,5 @@ def test_text_says_by_how_much_it_does_not_fit() -> None:
 )
 def test_a_wrong_option_is_told_with_what_to_write(arguments: tuple[str, ...], said: str) -> None:
     result = run(*arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert said in result.output

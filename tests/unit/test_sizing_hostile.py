@@ -162,6 +162,46 @@ def test_very_many_patterns_are_refused_instead_of_matched() -> None:
         model_from_config(many, name="m")
 
 
+def gptq_rules(count: int, length: int) -> dict[str, Any]:
+    rules = {f"-:{number:0{length}}": {} for number in range(count)}
+    return {"quant_method": "gptq", "bits": 4, "dynamic": rules}
+
+
+def test_rules_of_gptq_are_bounded_as_lists_are() -> None:
+    with pytest.raises(ConfigError, match="a mapping of 70000 keys; allowed is an object of at"):
+        model_from_config({**CONFIGS[0], "quantization_config": gptq_rules(70_000, 5)}, name="m")
+    with pytest.raises(ConfigError, match="rules of at most 512 characters"):
+        model_from_config({**CONFIGS[0], "quantization_config": gptq_rules(1, 5000)}, name="m")
+
+
+@pytest.mark.parametrize("name", ["x" * 100_000, "\x1b[2J", "a\nb"], ids=["long", "escape", "line"])
+def test_a_key_that_somebody_made_up_is_quoted_and_cut(name: str) -> None:
+    """Errors go to terminals and logs."""
+    groups = {name: {"weights": {"num_bits": -1}}}
+    section = {"quant_method": "compressed-tensors", "config_groups": groups}
+    with pytest.raises(ConfigError) as found:
+        model_from_config({**CONFIGS[0], "quantization_config": section}, name="m")
+    assert found.value.key.startswith("quantization_config.config_groups.")
+    assert found.value.key.endswith(".weights.num_bits")
+    assert len(str(found.value)) < 400
+    assert str(found.value).isprintable()
+
+
+def test_of_a_key_written_twice_the_last_counts_as_it_does_for_runtimes() -> None:
+    assert load_json('{"hidden_size": 1, "hidden_size": 2}') == {"hidden_size": 2}
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "x" * 1000, "", 7])
+def test_a_name_that_cannot_be_printed_gives_way_to_the_folders(tmp_path: Path, name: Any) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**CONFIGS[6], "_name_or_path": name}))
+    arguments = ["--model-config", str(folder / "config.json"), "--gpu-memory-gib", "79.19"]
+    result = CliRunner().invoke(app, ["memory", *arguments])
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("my-model: ")
+
+
 def test_nothing_of_a_models_folder_is_executed(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     code = f"open({str(marker)!r}, 'w').close()\n"
@@ -189,5 +229,5 @@ def test_a_huge_file_is_not_read_whole(tmp_path: Path) -> None:
     result = CliRunner().invoke(
         app, ["memory", "--model-config", str(huge), "--gpu-memory-gib", "79.19"]
     )
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "at most 4194304 are read" in result.output

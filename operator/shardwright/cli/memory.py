@@ -6,10 +6,10 @@ The memory model alone: no cluster, no choice of a shape. `shardwright plan` cho
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,6 +35,9 @@ from shardwright.sizing.shape import (
 )
 
 _SIXTEEN_BIT = frozenset({"bf16", "fp16", "none"})
+_LONGEST_NAME = 120
+# As of the other planning commands; their module would bring a cluster's client with it.
+_BAD_INPUT = 2
 _OTHER_NAMES = {
     "int4": WeightPrecision.INT4_AWQ,
     "w4a16": WeightPrecision.INT4_AWQ,
@@ -120,7 +123,10 @@ def memory(  # noqa: PLR0917 - typer makes options of arguments
     ] = False,
     output: Annotated[Output, typer.Option("--output", "-o", help="Form.")] = Output.TEXT,
 ) -> None:
-    """Show what one shape of a model takes on every GPU, and the KV cache that is left."""
+    """Show what one shape of a model takes on every GPU, and the KV cache that is left.
+
+    Exit code 0 whether it fits or not, 2 when the input is wrong.
+    """
     try:
         gpu, notes = _gpu(gpu_memory_gib, gpu_product)
         served = _model(model_config, model, index, quant_config)
@@ -147,7 +153,7 @@ def memory(  # noqa: PLR0917 - typer makes options of arguments
         )
     except (ValueError, OSError) as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(_BAD_INPUT) from error
     if output is Output.JSON:
         typer.echo(json.dumps(document(served, engine, plan, notes), indent=2))
     else:
@@ -165,9 +171,14 @@ def _model(file: Path | None, name: str, index: Path | None, quantization: Path 
     config = dict(load_json(_read(file, MAX_CONFIG_BYTES)))
     if quantization is not None:
         config["quantization"] = load_json(_read(quantization, MAX_CONFIG_BYTES))
+    return model_from_config(config, name=_label(config, file), index=tensors)
+
+
+def _label(config: Mapping[str, Any], file: Path) -> str:
+    """What to call a model: as its file says, if that may be printed, or by its folder."""
     named = config.get("_name_or_path")
-    label = named if isinstance(named, str) and named else file.absolute().parent.name
-    return model_from_config(config, name=label, index=tensors)
+    plain = isinstance(named, str) and named.isprintable() and 0 < len(named) <= _LONGEST_NAME
+    return str(named) if plain else file.absolute().parent.name
 
 
 def _read(file: Path, limit: int) -> bytes:
