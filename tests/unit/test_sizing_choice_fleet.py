@@ -262,7 +262,12 @@ def test_a_file_may_say_everything() -> None:
         ("nodes: [{product: H100, gpus: 4, nvlink: 8}]", "nvlink 8 exceeds gpus 4"),
         ("nodes: [{product: Acme}]", "GPU product Acme: no figures"),
         ("nodes: [{product: H100, fabric: Token-Ring}]", r"fabric\.kind"),
-        ("nodes: [{product: H100, count: 0}]", r"nodes\.0\.count"),
+        ("nodes: [{product: H100, count: 0}]", r"nodes\.0\.count: .* \(given: 0\)"),
+        (
+            "nodes: [{product: NVIDIA-A100-SXM4-80GB-MIG-3g.40gb}]",
+            r"MIG-3g\.40gb: slices \(MIG\) .* tensor 1, .* such as NVIDIA-A100-SXM4-80GB$",
+        ),
+        ("nodes: [{product: NVIDIA-L40S-SHARED}]", "such as NVIDIA-L40S$"),
         ("nodes: !!python/object/apply:os.system [true]", "no YAML"),
     ],
 )

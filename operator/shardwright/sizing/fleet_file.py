@@ -9,10 +9,12 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from shardwright.api.model import Model
-from shardwright.observe.products import nvlink_prior
+from shardwright.observe.products import base_product, nvlink_prior
 from shardwright.sizing.fleet_nodes import ASSUMED_RDMA_GBPS, memory_of, named
 from shardwright.sizing.hardware import UnknownHardwareError, hardware
 from shardwright.sizing.question import ASSUMED_FABRIC, GIB, Fabric, FabricKind, Fleet, NodeGroup
+
+_SHOWN = 80
 
 
 class FleetError(ValueError):
@@ -113,10 +115,20 @@ def _host_bytes(entries: Sequence[NodeEntry]) -> tuple[tuple[str, int], ...]:
 def _first(error: ValidationError) -> str:
     detail: Any = error.errors(include_url=False)[0]
     path = ".".join(str(part) for part in detail["loc"])
-    return f"{path}: {detail['msg']}" if path else str(detail["msg"])
+    if not path:
+        return str(detail["msg"])
+    nested = isinstance(detail["input"], dict | list)
+    given = "" if nested else f" (given: {str(detail['input'])[:_SHOWN]})"
+    return f"{path}: {detail['msg']}{given}"
 
 
 def _entry_group(entry: NodeEntry) -> NodeGroup:
+    if base_product(entry.product) != entry.product:
+        raise FleetError(
+            f"nodes file: product {entry.product}: slices (MIG) and shared GPUs are not planned, "
+            "since their speed is not known; they serve with tensor 1, given by hand. Name whole "
+            f"GPUs, such as {base_product(entry.product)}"
+        )
     nvlink = entry.nvlink
     if nvlink is None:
         nvlink = min(nvlink_prior(entry.product, entry.gpus) or 0, entry.gpus)
