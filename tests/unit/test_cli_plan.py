@@ -202,6 +202,21 @@ class TestForms:
         assert again.shape.tensor == fields["parallelism"]["tensor"]
         assert again.replicas == fields["replicas"]
 
+    @pytest.mark.parametrize("objective", ["Latency", "Balanced", "Throughput", "Offline"])
+    def test_what_is_to_be_used_is_as_fast_as_was_told(
+        self, folder: Folder, objective: str
+    ) -> None:
+        """Its replicas share the load as the figures suppose, or the figures are another plan's."""
+        load = {"workload": {"objective": objective, "concurrency": 96}}
+        folder.manifest(manifest("meta-llama/Llama-3.1-70B", **load))
+        first = folder.ask().stdout
+        lines = first.split("in the manifest's spec\n")[1].split("\n\n")[0]
+        fields = yaml.safe_load("\n".join(line.strip() for line in lines.splitlines()))
+        folder.manifest(manifest("meta-llama/Llama-3.1-70B", **load, **fields))
+        speed = re.compile(r"Speed, estimated: .*?\n  ·", re.DOTALL)
+        again = folder.ask().stdout
+        assert speed.findall(again)[0] == speed.findall(first)[0]
+
     def test_the_same_question_gives_the_same_bytes(self, folder: Folder) -> None:
         for form in ("text", "json", "yaml", "svg", "html"):
             assert folder.ask("-o", form).stdout == folder.ask("-o", form).stdout
@@ -266,6 +281,21 @@ class TestNonePossible:
         assert "No plan is possible" in result.stdout
         assert "DoesNotFit" in result.stdout
         assert "Chosen:" not in result.stdout
+
+    def test_what_would_help_comes_first(self, folder: Folder) -> None:
+        """Not what nobody asked for: other weights, or more ranks than a node has GPUs."""
+        first = re.compile(r"No plan is possible\n  · (.*?)(?:\n  ·|\n\n)", re.DOTALL)
+        folder.manifest(manifest("deepseek-ai/DeepSeek-V3"))
+        found = first.findall(folder.ask().stdout)
+        assert "use weights None with engine.backend PyTorch" in " ".join(found[0].split())
+        folder.manifest(manifest("meta-llama/Llama-3.1-405B"))
+        folder.nodes([{"product": H100, "count": 4, "gpus": 8, "free": 0}])
+        assert first.findall(folder.ask().stdout)[0].startswith("NotEnoughGPUs: ")
+
+    def test_nothing_is_padded_with_blanks(self, hopeless: Folder) -> None:
+        for command in ("plan", "explain"):
+            text = hopeless.ask(command=command).stdout
+            assert text == "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
     def test_json_has_no_chosen(self, hopeless: Folder) -> None:
         result = hopeless.ask("-o", "json")

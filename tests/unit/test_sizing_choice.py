@@ -27,6 +27,7 @@ from tests.support.sizing import (
 )
 
 from shardwright.api.serving import KVPrecision, WeightPrecision
+from shardwright.sizing.precisions import words
 from shardwright.sizing.question import Limits, Objective
 from shardwright.sizing.result import Candidate, Choice, Rejection, from_data, to_data
 from shardwright.sizing.shape import Shape
@@ -174,6 +175,66 @@ def test_sixteen_bits_stay_where_fewer_would_save_no_gpu() -> None:
     assert _split(best) == (8, 1, 1)
     assert any("quantization.weights" in text for text in choice.would_change)
     _refused(choice, "PrecisionNeedNotShrink", tensor=1)
+
+
+A100_SMALL = "NVIDIA-A100-SXM4-40GB"
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_a_small_gpu_that_must_shrink_gives_way_to_one_that_need_not(objective: Objective) -> None:
+    """14B fits one H100 in 16 bits; four bits on A100-40GB would answer faster, and lose by it."""
+    where = fleet(f"product: {H100}, count: 1", f"product: {A100_SMALL}, count: 2, gpus: 4")
+    alone = chosen(plan("Qwen/Qwen2.5-14B", nodes(A100_SMALL, 2, 4), objective, concurrency=512))
+    assert alone.precision.weights is not WeightPrecision.NONE
+    choice = plan("Qwen/Qwen2.5-14B", where, objective, concurrency=512)
+    best = chosen(choice)
+    assert (best.product, best.precision.weights) == (H100, WeightPrecision.NONE)
+    assert any(
+        one.code == "PrecisionNeedNotShrink" and f"as few GPUs of {H100}" in one.message
+        for one in choice.rejected
+    )
+
+
+def test_ranks_over_pcie_go_before_a_pipeline_that_they_beat_in_every_respect() -> None:
+    """Sixteen stages with two requests each read all weights for two tokens."""
+    cards = nodes("Tesla-T4", 4, 4, "free: 4")
+    best = chosen(plan(M70B, cards, Objective.BALANCED, engine=TENSORRT))
+    assert best.shape == Shape(4, 4)
+    # With few stages and many requests stages stay ahead.
+    best = chosen(plan(M70B, nodes(L40S, 2), Objective.BALANCED, 64))
+    assert best.shape.tensor == 1
+
+
+def test_replicas_that_are_too_few_are_not_said_to_do() -> None:
+    cards = nodes("Tesla-T4", 4, 4, "free: 4")
+    best = chosen(plan(M70B, cards, Objective.BALANCED, engine=TENSORRT))
+    assert best.concurrency < 64
+    assert not any("would do" in reason for reason in best.reasons)
+
+
+def test_why_a_kv_cache_is_not_kept_in_16_bits_is_told() -> None:
+    phi = chosen(plan("microsoft/phi-4", nodes(H100), Objective.BALANCED, engine=TENSORRT))
+    assert any(
+        reason.startswith("FP8 KV cache: engine.backend TensorRT has no converter")
+        for reason in phi.reasons
+    )
+    full = chosen(plan(M70B, nodes(H100), Objective.OFFLINE))
+    assert full.precision.kv_cache is KVPrecision.FP8
+    assert any(reason.startswith("FP8 KV cache: ") for reason in full.reasons)
+
+
+def test_a_product_that_saves_gpus_by_shrinking_stays() -> None:
+    """70B takes one B200 or H200 in FP8, and no single L40S in 16 bits."""
+    where = fleet(f"product: {H200}, count: 1", f"product: {L40S}, count: 4")
+    best = chosen(plan(M70B, where, Objective.THROUGHPUT))
+    assert (best.product, best.precision.weights) == (H200, WeightPrecision.FP8)
+
+
+def test_why_16_bits_do_not_do_is_told_in_the_words_of_what_refused_them() -> None:
+    """The TensorRT backend has no converter for this family; quantizing goes another way."""
+    best = chosen(plan("microsoft/phi-4", nodes(A100), Objective.LATENCY, engine=TENSORRT))
+    assert best.precision.weights is not WeightPrecision.NONE
+    assert "16 bits do not do: engine.backend TensorRT has no converter" in best.reasons[0]
 
 
 def test_a_mixture_of_experts_takes_ranks_for_latency() -> None:
@@ -341,6 +402,58 @@ def test_an_answer_says_what_would_change_it() -> None:
     assert any("requests in flight" in text for text in choice.would_change)
     assert choice.runner_up is not None
     assert choice.runner_up.reasons
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("model", [M8B, M70B, MIXTRAL])
+def test_another_precision_is_told_as_it_would_be_chosen(model: str, objective: Objective) -> None:
+    """Who then asks for it gets just that."""
+    where = fleet(f"product: {H100}, count: 2, fabric: RDMA", f"product: {A100}, count: 2")
+    told = plan(model, where, objective).would_change
+    precisions = {
+        text.partition(":")[0].removeprefix("quantization.weights "): text
+        for text in told
+        if text.startswith("quantization.weights")
+    }
+    for weights, text in precisions.items():
+        limits = Limits(weights=WeightPrecision(weights))
+        best = chosen(plan(model, where, objective, limits=limits))
+        groups = "" if best.shape.expert == 1 else f" expert {best.shape.expert}"
+        if best.shape.attention_data > 1:
+            groups += f" attentionData {best.shape.attention_data}"
+        wanted = f"{best.replicas} × tensor {best.shape.tensor}{groups}, {words(best.precision)}, "
+        assert text.endswith(f"; {wanted}on {best.product}")
+
+
+def test_some_precision_is_told_for_each_of_these_objectives() -> None:
+    """So that the test above has something to look at."""
+    for objective in Objective:
+        told = plan(M70B, nodes(H100, 2), objective).would_change
+        assert any(text.startswith("quantization.weights") for text in told), objective
+
+
+def test_reasons_are_those_of_the_product_that_was_chosen() -> None:
+    """On A100 four bits save GPUs; that says nothing of why H100 got FP8."""
+    where = fleet(f"product: {H100}, count: 2, fabric: RDMA", f"product: {A100}, count: 4")
+    best = chosen(plan("Qwen/Qwen2.5-72B", where, Objective.BALANCED))
+    assert (best.product, best.precision.weights) == (H100, WeightPrecision.FP8)
+    assert "INT4AWQ" not in best.reasons[0]
+    assert "FP8 weights" in best.reasons[0]
+
+
+@pytest.mark.parametrize("model", [MIXTRAL, "Qwen/Qwen3-235B-A22B", "openai/gpt-oss-120b"])
+@pytest.mark.parametrize("objective", Objective)
+def test_the_runner_up_is_another_choice_and_not_the_same_with_whole_experts(
+    model: str, objective: Objective
+) -> None:
+    choice = plan(model, nodes(H100, 2), objective, engine=PYTORCH)
+    best, second = chosen(choice), choice.runner_up
+    assert second is not None
+    assert (second.precision.weights, second.shape.tensor, second.shape.attention_data) != (
+        best.precision.weights,
+        best.shape.tensor,
+        best.shape.attention_data,
+    )
 
 
 def test_an_answer_is_written_in_camel_case_and_read_back_from_yaml() -> None:

@@ -157,6 +157,10 @@ def test_very_many_patterns_are_refused_instead_of_matched() -> None:
     }
     with pytest.raises(ConfigError, match="10000 patterns for all layers; at most 256"):
         model_from_config(many, name="m")
+    of_one = [f"model.layers.3.*a{number}*" for number in range(5000)]
+    many["quantization_config"]["modules_to_not_convert"] = of_one
+    with pytest.raises(ConfigError, match="5000 patterns with wildcards for single layers; at mo"):
+        model_from_config(many, name="m")
     many["quantization_config"]["modules_to_not_convert"] = ["x"] * 100_000
     with pytest.raises(ConfigError, match="a list of 100000 entries"):
         model_from_config(many, name="m")

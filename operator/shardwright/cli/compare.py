@@ -108,7 +108,7 @@ def compare(  # noqa: PLR0917 - typer reads a command's options from its argumen
         data = [as_data(row) for row in shown]
         typer.echo(json.dumps({"model": known.name, "rows": data, "refused": refused}, indent=2))
     else:
-        show(wording.console(), known, workload, engine, shown, refused)
+        wording.printed(lambda console: show(console, known, workload, engine, shown, refused))
     if not rows:
         raise typer.Exit(EXIT_NONE_POSSIBLE)
 

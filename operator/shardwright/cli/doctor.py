@@ -77,7 +77,7 @@ def doctor(
     if output is DoctorOutput.JSON:
         typer.echo(json.dumps(as_data(observed, diagnosis), indent=2, ensure_ascii=False))
     else:
-        show(wording.console(), observed, diagnosis)
+        wording.printed(lambda console: show(console, observed, diagnosis))
     if observed.symptoms and not diagnosis.causes:
         raise typer.Exit(1)
 

@@ -44,7 +44,7 @@ def explain(
         ttft_seconds=ttft_seconds,
         tpot_seconds=tpot_seconds,
     )
-    show(wording.console(), found, None if full else _SHOWN)
+    wording.printed(lambda console: show(console, found, None if full else _SHOWN))
     if found.choice.chosen is None:
         raise typer.Exit(EXIT_NONE_POSSIBLE)
 

@@ -5,7 +5,6 @@ Without a cluster by default: the nodes come from a file. Nothing is written but
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import asdict
 from enum import StrEnum
@@ -34,8 +33,6 @@ from shardwright.picture.seating import scene_of
 from shardwright.picture.svg import svg
 from shardwright.picture.text import draw
 from shardwright.sizing.result import Candidate, to_data
-
-_FILE_WIDTH = 120
 
 
 class PlanOutput(StrEnum):
@@ -99,7 +96,7 @@ def plan(  # noqa: PLR0917 - typer makes options of arguments
             raise typer.Exit(EXIT_BAD_INPUT) from error
         typer.echo(f"wrote {path}", err=True)
     elif output is PlanOutput.TEXT:
-        show(wording.console(), found, heard)
+        wording.printed(lambda console: show(console, found, heard))
     else:
         typer.echo(text, nl=False)
     if found.choice.chosen is None:
@@ -119,9 +116,7 @@ def render(found: Answer, output: PlanOutput, heard: Heard = ()) -> str | None:
             return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
         return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
     if output is PlanOutput.TEXT:
-        written = io.StringIO()
-        show(Console(width=_FILE_WIDTH, no_color=True, file=written), found, heard)
-        return "\n".join(line.rstrip() for line in written.getvalue().splitlines()) + "\n"
+        return wording.plain(lambda console: show(console, found, heard))
     if choice.chosen is None:
         return None
     scene = _scene(found, choice.chosen)

@@ -77,13 +77,26 @@ def _group(code: str, rejected: Sequence[Rejection], several: bool) -> Group:
     )
 
 
-def _closeness(rejection: Rejection) -> tuple[float, float, int, int]:
-    """Larger is closer: by score where it would run, else by memory, GPUs, and tensor ranks."""
+def _closeness(rejection: Rejection) -> tuple[float, ...]:
+    """Larger is closer: by score where it would run, else by how far it came, and by size.
+
+    Whatever was counted came furthest, then what only lacked free GPUs, then a split that some rule
+    forbids, then a precision; of a quantized checkpoint's precisions its own is the closest.
+    """
     score = rejection.score if rejection.score is not None else -_BEST
     pools = [stage.kv_pool for stage in rejection.memory.stages] if rejection.memory else [-_BEST]
-    shape = rejection.shape
+    shape, precision = rejection.shape, rejection.precision
     world, tensor = (shape.world_size, shape.tensor) if shape is not None else (0, 0)
-    return score, float(min(pools)), world, tensor
+    own = precision is not None and precision.weights is None
+    return (
+        score,
+        float(min(pools)),
+        float(rejection.code == "NotEnoughGPUs"),
+        float(shape is not None),
+        float(own),
+        world,
+        tensor,
+    )
 
 
 def subject(rejection: Rejection, *, product: bool = True) -> str:

@@ -81,8 +81,9 @@ def _chosen(found: Answer, chosen: Candidate) -> Section:
         f"Room: {wording.room(chosen, workload, found.manifest.engine.max_batch_size)}",
         (
             f"Memory left: of the {wording.gib(stage.total)} GiB of a GPU{where}, "
-            f"{wording.gib(stage.kv_pool)} are KV cache; the asked load fills "
-            f"{wording.gib(held[Part.KV_USED])} and leaves {wording.gib(held[Part.KV_SPARE])} "
+            f"{wording.gib(stage.kv_pool)} are KV cache; "
+            f"{wording.counted(chosen.estimate.batch, 'request')} fill "
+            f"{wording.gib(held[Part.KV_USED])} and leave {wording.gib(held[Part.KV_SPARE])} "
             f"spare; {wording.gib(held[Part.FREE])} stay free"
         ),
     ]
@@ -140,17 +141,28 @@ def _to_use(found: Answer, chosen: Candidate) -> Iterator[str]:
         "weights": "None" if weights is None else weights.value,
         "kvCache": chosen.precision.kv_cache.value,
     }
-    enough = chosen.replicas_needed <= chosen.replicas
-    said = "enough for what is asked" if enough else "too few for what is asked"
     yield f"gpu: {{product: {chosen.product}}}"
     yield f"parallelism: {_flow(ranks)}"
     yield f"quantization: {_flow(precision)}"
-    needed = min(chosen.replicas_needed, chosen.replicas)
-    yield f"replicas: {needed}  # {said}; the free GPUs hold {chosen.replicas}"
+    yield _replicas(chosen, found.manifest.workload.concurrency)
     if weights is None:
         yield "# the checkpoint comes quantized, and is served as it is"
-    if found.manifest.engine.max_batch_size < chosen.estimate.batch:
-        yield f"# engine.limits.maxBatchSize {found.manifest.engine.max_batch_size} is the limit"
+
+
+def _replicas(chosen: Candidate, concurrency: int) -> str:
+    """As many as share the asked load as the times above suppose."""
+    batch = chosen.estimate.batch
+    timed = min(chosen.replicas, -(-concurrency // batch))
+    needed = min(chosen.replicas_needed, chosen.replicas)
+    where = "it" if timed == 1 else "each"
+    said = [f"with {wording.counted(batch, 'request')} in {where}, as timed above"]
+    if chosen.replicas_needed > chosen.replicas:
+        said.append("too few for what is asked")
+    if needed < timed:
+        said.append(f"{needed} would hold the load, slower")
+    if chosen.replicas > timed:
+        said.append(f"the free GPUs hold {chosen.replicas}")
+    return f"replicas: {timed}  # {'; '.join(said)}"
 
 
 def _flow(values: dict[str, Any]) -> str:

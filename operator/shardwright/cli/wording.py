@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Sequence
 
+import typer
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -23,10 +25,20 @@ _LIST_LIMIT = 6
 _FILE_WIDTH = 120
 
 
-def console() -> Console:
-    """Where answers are printed: as wide as the terminal, of a fixed width in a file or a pipe."""
+def printed(show: Callable[[Console], None]) -> None:
+    """Print an answer: as wide as the terminal; in a file or a pipe of a fixed width, unpadded."""
     found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=_FILE_WIDTH)
+    if found.is_terminal:
+        show(found)
+    else:
+        typer.echo(plain(show), nl=False)
+
+
+def plain(show: Callable[[Console], None]) -> str:
+    """An answer as a file has it: no colour, no blanks at the ends of lines."""
+    written = io.StringIO()
+    show(Console(width=_FILE_WIDTH, no_color=True, highlight=False, file=written))
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines()) + "\n"
 
 
 def bullets(console: Console, items: Sequence[str], indent: int = 2) -> None:
@@ -98,9 +110,10 @@ def fleet(held: Fleet) -> str:
 
 def _group(group: NodeGroup) -> str:
     links = f"NVLink {group.nvlink_size}" if group.nvlink_size > 1 else "PCIe"
+    free = "" if group.free_gpus == group.gpus_per_node else f", {group.free_gpus} free on each"
     return (
         f"{counted(group.nodes, 'node')} × {group.gpus_per_node} {group.product} "
-        f"({gib(group.memory_bytes)} GiB each, {links}, {group.fabric.kind} between nodes)"
+        f"({gib(group.memory_bytes)} GiB each, {links}, {group.fabric.kind} between nodes{free})"
     )
 
 
@@ -147,7 +160,9 @@ def tightest(candidate: Candidate) -> StageMemory:
 def room(candidate: Candidate, workload: Workload, max_batch_size: int) -> str:
     """What the replicas hold beside what is asked, and what limits them."""
     found = candidate.estimate
-    limit = "engine.limits.maxBatchSize" if found.capacity == max_batch_size else "the KV cache"
+    # With attention by data every group has a batch of its own.
+    most = max_batch_size * candidate.shape.attention_data
+    limit = "engine.limits.maxBatchSize" if found.capacity == most else "the KV cache"
     lacks = "" if candidate.concurrency >= workload.concurrency else ": too few, the others wait"
     return (
         f"{counted(found.capacity, 'request')} of {workload.request_len:,} tokens a replica "

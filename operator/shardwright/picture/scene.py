@@ -25,8 +25,8 @@ class Part(StrEnum):
 
 MEANINGS = {
     Part.WEIGHTS: "the model's weights, with adapters and draft model",
-    Part.KV_USED: "KV cache that the asked load fills",
-    Part.KV_SPARE: "KV cache beyond the asked load",
+    Part.KV_USED: "KV cache that the requests fill",
+    Part.KV_SPARE: "KV cache for more or longer requests",
     Part.ACTIVATIONS: "peak of a forward pass or of the sampler",
     Part.OVERHEAD: "context, communication buffers, CUDA graphs",
     Part.FREE: "left alone by the runtime",

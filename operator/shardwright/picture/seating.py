@@ -169,7 +169,7 @@ def _put(candidate: Candidate, replica: int, homes: Sequence[_Node]) -> bool:
 
 
 def memory_of(stage: StageMemory, candidate: Candidate, workload: Workload) -> GPUMemory:
-    """A stage's memory as drawn; the KV pool split into what the asked load fills and the rest."""
+    """A stage's memory as drawn; the KV pool split into what its requests fill and the rest."""
     asked = candidate.estimate.batch * workload.request_len
     filled = min(1.0, asked / stage.kv_tokens) if stage.kv_tokens else 1.0
     pool = max(0, stage.kv_pool)

@@ -56,7 +56,7 @@ def choose(
             model.name, workload, None, rejected=tuple(refused), notes=notes_of(question, None)
         )
     second = _runner_up(question, timer.scored(workload.objective), decision)
-    chosen = candidate(question, decision.best, reasons_of(question, decision))
+    chosen = candidate(question, decision.best, reasons_of(question, decision, refused))
     return Choice(
         model=model.name,
         workload=workload,
@@ -107,7 +107,10 @@ def _too_long(question: Question) -> Rejection | None:
 
 
 def _runner_up(question: Question, scored: Sequence[Scored], decision: Decision) -> Scored | None:
-    """What would be chosen if this product had no such ranks for these weights."""
+    """What would be chosen if this product had no such ranks for these weights.
+
+    Whole experts instead of cut ones are no other choice: the estimate does not tell them apart.
+    """
     best = decision.best
     if best is None:
         return None
@@ -118,8 +121,7 @@ def _runner_up(question: Question, scored: Sequence[Scored], decision: Decision)
 def _split(one: Scored) -> tuple[object, ...]:
     option = one.option
     shape = option.shape
-    groups = shape.expert, shape.attention_data
-    return option.pool.product, option.precision.weights, shape.tensor, groups
+    return option.pool.product, option.precision.weights, shape.tensor, shape.attention_data
 
 
 def _rejection(dropped: Dropped) -> Rejection:

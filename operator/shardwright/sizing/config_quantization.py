@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from shardwright.sizing.config_reader import MAX_LIST, MAX_TEXT, ConfigError, Reader, shown
-from shardwright.sizing.ignored import MOST_PATTERNS, general, globs_of
+from shardwright.sizing.ignored import MOST_OF_LAYERS, MOST_PATTERNS, general, globs_of
 from shardwright.sizing.model import CheckpointPrecision
 
 _HIGH_GROUP = 2**20
@@ -104,13 +104,18 @@ def _checked(section: Reader, name: str, patterns: tuple[str, ...]) -> tuple[str
                 str(error),
                 "name the modules, or use .* and groups of alternatives alone",
             ) from error
-    if general(patterns) > MOST_PATTERNS:
-        raise ConfigError(
-            section.path(name),
-            f"has {general(patterns)} patterns for all layers",
-            f"at most {MOST_PATTERNS} are matched",
-            "name the modules of every layer without wildcards",
-        )
+    everywhere, of_layers = general(patterns)
+    for count, what, most in (
+        (everywhere, "for all layers", MOST_PATTERNS),
+        (of_layers, "with wildcards for single layers", MOST_OF_LAYERS),
+    ):
+        if count > most:
+            raise ConfigError(
+                section.path(name),
+                f"has {count} patterns {what}",
+                f"at most {most} are matched",
+                "name the modules of every layer without wildcards",
+            )
     return patterns
 
 
@@ -119,8 +124,8 @@ def _float8(section: Reader, method: str) -> CheckpointPrecision:
         method=method.replace("-", "_"),
         weight_bits=8,
         ignored=_patterns(section, "modules_to_not_convert", "ignored_layers"),
-        block=_block(section, "weight_block_size"),
         activation_bits=8,
+        block=_block(section, "weight_block_size"),
     )
 
 
@@ -206,9 +211,9 @@ def _modelopt(section: Reader, method: str) -> CheckpointPrecision:
         # The file repeats a block's side as the size of a group.
         group_size=0 if blocks else size,
         ignored=_patterns(section, "ignore", "exclude_modules"),
-        block=_FP8_BLOCK if blocks else _NO_BLOCK,
         integer=known.integer,
         activation_bits=known.activation_bits,
+        block=_FP8_BLOCK if blocks else _NO_BLOCK,
     )
 
 
@@ -216,7 +221,7 @@ def _compressed(section: Reader, method: str) -> CheckpointPrecision:
     groups = section.section("config_groups")
     if groups is None:
         raise section.missing("config_groups")
-    found: set[tuple[int, int, bool, tuple[int, int], bool, int]] = set()
+    found: set[tuple[int, int, bool, bool, int, tuple[int, int]]] = set()
     targets: set[str] = set()
     for name in groups.items():
         group = groups.section(name) if isinstance(name, str) else None
@@ -233,15 +238,15 @@ def _compressed(section: Reader, method: str) -> CheckpointPrecision:
                 weights.integer("num_bits", low=1, high=16),
                 max(0, weights.integer("group_size", low=-1, high=_HIGH_GROUP, default=0)),
                 weights.flag("symmetric", default=True),
-                _block(weights, "block_structure"),
                 _integer(weights),
                 _activation_bits(group),
+                _block(weights, "block_structure"),
             )
         )
         targets.update(_patterns(group, "targets"))
     if len(found) != 1:
         raise ConfigError(section.path("config_groups"), "has several precisions", *_MIXED)
-    bits, size, symmetric, block, integer, activation_bits = found.pop()
+    bits, size, symmetric, integer, activation_bits, block = found.pop()
     micro = size == _MX_GROUP and "mxfp4" in section.text("format")
     return CheckpointPrecision(
         method="mxfp4" if micro else method,
@@ -251,9 +256,9 @@ def _compressed(section: Reader, method: str) -> CheckpointPrecision:
         symmetric=symmetric,
         # "Linear" is a class, and every matrix counted here is of it.
         targets=tuple(sorted(targets - {"Linear"})) if "Linear" not in targets else (),
-        block=block,
         integer=integer,
         activation_bits=activation_bits,
+        block=block,
     )
 
 

@@ -47,8 +47,10 @@ _ALTERNATIVES = re.compile(r"\((?:\?:)?([\w.|]+)\)")
 _DIGITS = re.compile(r"\\d\+|\[0-9\]\+|\\d|\[0-9\]")
 _LITERAL = re.compile(r"[\w.*?\-]*")
 _MOST_ALTERNATIVES = 64
-# Patterns that every module of every layer is held against.
+# Patterns that every module of every layer is held against, and those of all layers together: each
+# is compiled. Real lists name a few a layer.
 MOST_PATTERNS = 256
+MOST_OF_LAYERS = 4096
 _OF_LAYER = re.compile(r"layers\.(\d+)\.")
 
 
@@ -106,13 +108,15 @@ def _canonical(pattern: str) -> Iterator[str]:
     yield ".".join(parts)
 
 
-def general(patterns: tuple[str, ...]) -> int:
-    """How many of the patterns have wildcards and belong to no layer of their own."""
-    return sum(
-        bool(_GLOB & set(name)) and not _OF_LAYER.match(name)
+def general(patterns: tuple[str, ...]) -> tuple[int, int]:
+    """How many of the patterns have wildcards: those of no layer of their own, and the rest."""
+    wild = [
+        bool(_OF_LAYER.match(name))
         for pattern in patterns
         for name in globs_of(pattern)
-    )
+        if _GLOB & set(name)
+    ]
+    return len(wild) - sum(wild), sum(wild)
 
 
 @functools.lru_cache(maxsize=256)

@@ -110,11 +110,11 @@ class CheckpointPrecision:
         ignored: Module name patterns that stay in 16 bits, as the config lists them.
         symmetric: False when zero points are stored too.
         targets: Patterns of the only modules that are quantized; empty for all.
-        block: Outputs × inputs of the blocks that share one scale (DeepSeek-V3: 128 × 128); (0, 0)
-            where scales are not of blocks. A rank's part of a matrix must be whole blocks.
         integer: Whether quantized weights are whole numbers; floating point otherwise.
         activation_bits: Bits of what they are multiplied with; 16 where weights alone are
             quantized.
+        block: Outputs × inputs of the blocks that share one scale (DeepSeek-V3: 128 × 128); (0, 0)
+            where scales are not of blocks. A rank's part of a matrix must be whole blocks.
     """
 
     method: str = ""
@@ -123,9 +123,9 @@ class CheckpointPrecision:
     ignored: tuple[str, ...] = ()
     symmetric: bool = True
     targets: tuple[str, ...] = ()
-    block: tuple[int, int] = (0, 0)
     integer: bool = False
     activation_bits: int = 16
+    block: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,45 @@ def least_loss(left: list[Scored], concurrency: int, dropped: list[Dropped]) -> 
     return kept
 
 
+def least_loss_of_all(kept: list[list[Scored]], dropped: list[Dropped]) -> list[list[Scored]]:
+    """Products that must shrink give way to one that holds 16 bits on as few GPUs.
+
+    Otherwise a precision would be lowered for speed alone: a small GPU that needs four bits may
+    answer faster with them than a large one that does not.
+
+    Args:
+        kept: What is left of every product, of one precision each.
+        dropped: Where those that give way are noted.
+    """
+    plain = [here for here in kept if not _shrunk(here)]
+    fewest = min((_size(here) for here in plain), default=0)
+    result = []
+    for here in kept:
+        if not plain or not _shrunk(here) or _size(here) < fewest:
+            result.append(here)
+            continue
+        roomy = min(plain, key=_size)[0].option.pool.product
+        dropped += [
+            Dropped(
+                one,
+                "PrecisionNeedNotShrink",
+                f"16 bits fit on as few GPUs of {roomy} ({fewest} a replica); "
+                f"{words(one.option.precision)} are not needed",
+            )
+            for one in here
+        ]
+    return result
+
+
+def _shrunk(here: list[Scored]) -> bool:
+    """Whether this precision was made by shrinking; a checkpoint's own was not."""
+    return here[0].option.precision.weights not in (None, WeightPrecision.NONE)
+
+
+def _size(here: list[Scored]) -> int:
+    return min(one.world_size for one in here)
+
+
 def cache(
     left: list[Scored], concurrency: int, objective: Objective, dropped: list[Dropped]
 ) -> list[Scored]:

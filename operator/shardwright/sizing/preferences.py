@@ -3,10 +3,12 @@
 1. Targets for latency are met, where any candidate meets them.
 2. The asked concurrency is held, where any candidate holds it.
 3. Pipeline stages only between NVLink domains, and no more than are needed; without NVLink stages
-   rather than ranks, unless latency is what counts. `Offline` is exempt from the former.
+   rather than ranks, unless latency is what counts, or ranks are twice as good in all respects.
+   `Offline` is exempt from the former.
 4. Shrink before splitting: 16 bits if they need no more GPUs for a replica than the best smaller
-   precision, else that precision. The KV cache shrinks where that saves GPUs; where there is less
-   room than load, as there always is for `Offline`, both are compared.
+   precision, else that precision; product by product, and then between products. The KV cache
+   shrinks where that saves GPUs; where there is less room than load, as there always is for
+   `Offline`, both are compared.
 5. The objective's score. For `Latency` a larger replica must be a tenth faster.
 
 A step never leaves nothing: one that no candidate passes is skipped.
@@ -17,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shardwright.api.serving import WeightPrecision
 from shardwright.sizing.narrowing import Dropped, keep
-from shardwright.sizing.precision_order import cache, least_loss
+from shardwright.sizing.precision_order import cache, least_loss, least_loss_of_all
 from shardwright.sizing.precisions import accuracy_loss
 from shardwright.sizing.question import Objective, Question
 from shardwright.sizing.score import Scored
@@ -26,6 +29,8 @@ from shardwright.words import counted
 
 # What a larger replica must gain in latency, or it only takes GPUs from other replicas.
 _WORTH = 1.1
+# Absolute figures are mostly 1 to 2 times the published ones (docs/choosing.md).
+_DOUBT = 2.0
 # Scores that are nearer than this are equal: the estimate does not tell them apart.
 _EQUAL = 0.98
 
@@ -44,7 +49,7 @@ def decide(question: Question, scored: Sequence[Scored], objective: Objective) -
     left = list(scored)
     for step in (_on_target, _holding):
         left = step(question, left, dropped)
-    finals: list[Scored] = []
+    kept: list[list[Scored]] = []
     for product in sorted({one.option.pool.product for one in left}):
         here = [one for one in left if one.option.pool.product == product]
         if objective is not Objective.OFFLINE:
@@ -52,8 +57,8 @@ def decide(question: Question, scored: Sequence[Scored], objective: Objective) -
         if objective is not Objective.LATENCY:
             here = _stages_before_ranks(here, dropped)
         here = least_loss(here, question.workload.concurrency, dropped)
-        here = cache(here, question.workload.concurrency, objective, dropped)
-        finals.append(_fastest(here, objective, dropped))
+        kept.append(cache(here, question.workload.concurrency, objective, dropped))
+    finals = [_fastest(here, objective, dropped) for here in least_loss_of_all(kept, dropped)]
     best = _fastest(finals, objective, dropped) if finals else None
     return Decision(best, tuple(dropped))
 
@@ -151,20 +156,25 @@ def _stages_before_ranks(left: list[Scored], dropped: list[Dropped]) -> list[Sco
     """Without NVLink, replicas of one GPU or stages go before ranks, precision by precision.
 
     Stages talk once for all their layers, ranks twice for each (NVIDIA/TensorRT-LLM,
-    performance overview of PCIe cards: eight stages give 4.6 times one GPU).
+    performance overview of PCIe cards: eight stages give 4.6 times one GPU). A pipeline so long
+    that each stage has a few requests reads all its weights for them: where ranks are better than
+    it in every respect, by more than estimates err, they stay.
     """
-    alone = {
-        one.option.precision.weights
-        for one in left
-        if one.option.shape.tensor == 1 and not one.option.pool.linked
-    }
+    alone: dict[WeightPrecision | None, Scored] = {}
+    for one in left:
+        if one.option.shape.tensor == 1 and not one.option.pool.linked:
+            weights = one.option.precision.weights
+            alone[weights] = max(alone.get(weights, one), one, key=lambda found: found.score)
+
+    def passes(one: Scored) -> bool:
+        if one.option.shape.tensor == 1 or one.option.pool.linked:
+            return True
+        other = alone.get(one.option.precision.weights)
+        return other is None or _far_better(one, other)
+
     return keep(
         left,
-        lambda one: (
-            one.option.shape.tensor == 1
-            or one.option.pool.linked
-            or one.option.precision.weights not in alone
-        ),
+        passes,
         lambda one: (
             "TensorWithoutNVLink",
             (
@@ -173,6 +183,17 @@ def _stages_before_ranks(left: list[Scored], dropped: list[Dropped]) -> list[Sco
             ),
         ),
         dropped,
+    )
+
+
+def _far_better(one: Scored, other: Scored) -> bool:
+    """Whether it holds as much, answers faster and does more with each GPU, beyond doubt."""
+    mine, theirs = one.estimate, other.estimate
+    return (
+        one.held >= other.held
+        and mine.ttft_seconds * _DOUBT <= theirs.ttft_seconds
+        and mine.tpot_seconds * _DOUBT <= theirs.tpot_seconds
+        and mine.tokens_per_second_per_gpu >= _DOUBT * theirs.tokens_per_second_per_gpu
     )
 
 

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from shardwright.api.serving import WeightPrecision
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from shardwright.api.serving import KVPrecision, WeightPrecision
 from shardwright.sizing.hardware import NumberType
 from shardwright.sizing.memory_rules import HEADROOM
 from shardwright.sizing.model import Model
 from shardwright.sizing.precisions import ACCURACY_SOURCE, accuracy_loss, sixteen_bit, words
 from shardwright.sizing.preferences import Decision, on_target
 from shardwright.sizing.question import GIB, Objective, Question
-from shardwright.sizing.result import Candidate
+from shardwright.sizing.result import Candidate, Rejection
 from shardwright.sizing.score import Scored
 from shardwright.words import counted
 
+_FAR = 2**62
 
-def reasons_of(question: Question, decision: Decision) -> tuple[str, ...]:
-    """Why precision, shape and number of replicas are what they are; empty without a plan."""
+
+def reasons_of(
+    question: Question, decision: Decision, refused: Sequence[Rejection] = ()
+) -> tuple[str, ...]:
+    """Why precision, shape and number of replicas are what they are; empty without a plan.
+
+    Args:
+        question: What was asked.
+        decision: What came of it.
+        refused: What was not possible at all.
+    """
     best = decision.best
     if best is None:
         return ()
     said = [
-        _why_precision(question, decision, best),
+        _why_precision(question, decision, best, refused),
+        *_why_cache(question, decision, best, refused),
         _why_sixteen_bit(question.model, best),
         _why_shape(question, best),
         _why_replicas(question, best),
@@ -36,7 +50,9 @@ def reasons_of(question: Question, decision: Decision) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _why_precision(question: Question, decision: Decision, best: Scored) -> str:
+def _why_precision(
+    question: Question, decision: Decision, best: Scored, refused: Sequence[Rejection]
+) -> str:
     weights = best.option.precision.weights
     text = words(best.option.precision)
     limits = question.limits
@@ -45,15 +61,81 @@ def _why_precision(question: Question, decision: Decision, best: Scored) -> str:
     if weights is None:
         return f"{text}: a quantized checkpoint is served as it comes"
     if weights is WeightPrecision.NONE:
-        if any(one.code == "PrecisionNeedNotShrink" for one in decision.dropped):
+        if any(
+            one.code == "PrecisionNeedNotShrink"
+            and one.scored.option.pool.product == best.option.pool.product
+            for one in decision.dropped
+        ):
             return f"{text}: fewer bits would save no GPU"
         return f"{text}: no smaller precision is possible here"
-    plain = [one.message for one in decision.dropped if one.code == "ShrinkBeforeSplit"]
+    plain = [
+        one.message
+        for one in decision.dropped
+        if one.code == "ShrinkBeforeSplit"
+        and one.scored.option.pool.product == best.option.pool.product
+    ]
     loss = accuracy_loss(best.option.precision)
     cost = "" if loss is None else f"; published loss {loss:g} % ({ACCURACY_SOURCE})"
     if plain:
         return f"{text}: shrinking goes before splitting: {plain[0]}{cost}"
-    return f"{text}: 16 bits do not fit or do not do what is asked{cost}"
+    why = _why_not_plain(decision, refused, best.option.pool.product)
+    return f"{text}: 16 bits do not do: {why}{cost}"
+
+
+def _why_not_plain(decision: Decision, refused: Sequence[Rejection], product: str) -> str:
+    """Why this product has no 16-bit plan: what turned the best of them away, or refused them."""
+    dropped = [
+        one
+        for one in decision.dropped
+        if one.scored.option.pool.product == product
+        and one.scored.option.precision.weights is WeightPrecision.NONE
+    ]
+    if dropped:
+        return max(dropped, key=lambda one: one.scored.score).message
+    mine = [
+        one
+        for one in refused
+        if one.product in (product, None)
+        and one.precision is not None
+        and one.precision.weights is WeightPrecision.NONE
+    ]
+    return max(mine, key=_telling).message if mine else "they do not fit"
+
+
+def _telling(refused: Rejection) -> tuple[bool, int]:
+    """A refusal of the precision as a whole says most; else that of what nearly fitted."""
+    pools = [stage.kv_pool for stage in refused.memory.stages] if refused.memory else []
+    return refused.shape is None, min(pools, default=-_FAR)
+
+
+def _why_cache(
+    question: Question, decision: Decision, best: Scored, refused: Sequence[Rejection]
+) -> Iterator[str]:
+    """Why the KV cache is not kept in 16 bits, where it is not."""
+    held = best.option.precision
+    if held.kv_cache is KVPrecision.NONE:
+        return
+    text = f"{held.kv_cache.value} KV cache"
+    product = best.option.pool.product
+    if question.limits.kv_cache is not None:
+        yield f"{text}: fixed by the request"
+        return
+    larger = [
+        one.message
+        for one in decision.dropped
+        if one.code == "CacheTooLarge" and one.scored.option.pool.product == product
+    ]
+    never = [
+        one.message
+        for one in refused
+        if one.shape is None
+        and one.product == product
+        and one.precision == replace(held, kv_cache=KVPrecision.NONE)
+    ]
+    if larger or never:
+        yield f"{text}: {(larger or never)[0]}"
+    else:
+        yield f"{text}: there is less room than load in 16 bits, and more requests at once pay"
 
 
 def _why_sixteen_bit(model: Model, best: Scored) -> str:
@@ -105,9 +187,9 @@ def _why_replicas(question: Question, best: Scored) -> str:
     count = counted(option.replicas, "replica")
     if option.replicas < option.fitting:
         return f"{count}: one for each request in flight; more would have nothing to do"
-    return (
-        f"{count}: what the free GPUs hold; {min(best.needed, option.replicas)} would do for {load}"
-    )
+    if best.needed < option.replicas:
+        return f"{count}: what the free GPUs hold; {best.needed} would do for {load}"
+    return f"{count}: what the free GPUs hold"
 
 
 def _why_headroom(best: Scored) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from shardwright.api.serving import KVPrecision, WeightPrecision
+from shardwright.api.serving import WeightPrecision
 from shardwright.sizing.precisions import accuracy_loss, words
 from shardwright.sizing.preferences import Decision, decide
 from shardwright.sizing.question import Objective, Question
@@ -30,7 +30,7 @@ def would_change(question: Question, decision: Decision, scores: Scores) -> tupl
         return ()
     return (
         *_objectives(question, best, scores),
-        *_precision(question, decision, best),
+        *_precision(question, decision, best, scores),
         *_load(question, best),
     )
 
@@ -61,37 +61,57 @@ def _key(one: Scored) -> tuple[object, ...]:
     return one.option.pool.product, one.option.precision, one.option.shape
 
 
-def _precision(question: Question, decision: Decision, best: Scored) -> Iterator[str]:
+def _precision(
+    question: Question, decision: Decision, best: Scored, scores: Scores
+) -> Iterator[str]:
     """The faster precision that was not needed, or the exact one that was too large."""
-    open_ = question.limits.weights is None and question.limits.weight_bits is None
-    faster = [
-        one.scored
-        for one in decision.dropped
-        if one.code in ("PrecisionNeedNotShrink", "PrecisionLosesMore")
-        and one.scored.score >= _NOTABLE * best.score
-    ]
-    if open_ and faster:
-        top = max(faster, key=lambda one: one.score)
-        loss = accuracy_loss(top.option.precision)
-        cost = "an accuracy that nobody published" if loss is None else f"{loss:g} % accuracy"
-        yield (
-            f"quantization.weights {top.option.precision.weights}: {top.score / best.score:.1f} "
-            f"times the score, for {cost}; {describe(top)}"
-        )
-    plain = [one.scored for one in decision.dropped if one.code == "ShrinkBeforeSplit"]
-    if plain:
-        smallest = min(plain, key=lambda one: (one.world_size, _cache_bits(one), -one.score))
-        yield f"quantization.weights None, for no loss: {describe(smallest)}"
-    fp8 = question.limits.weights is WeightPrecision.INT8
-    if fp8:
+    objective = question.workload.objective
+    scored = scores(objective)
+    dropped = {one.code: set[WeightPrecision | None]() for one in decision.dropped}
+    for one in decision.dropped:
+        dropped[one.code].add(one.scored.option.precision.weights)
+
+    def asked(weights: WeightPrecision | None) -> Scored | None:
+        """What the whole decision gives when these weights are asked for."""
+        alike = [one for one in scored if one.option.precision.weights is weights]
+        return decide(question, alike, objective).best
+
+    if question.limits.weights is None and question.limits.weight_bits is None:
+        spared = {
+            weights
+            for code in ("PrecisionNeedNotShrink", "PrecisionLosesMore")
+            for weights in dropped.get(code, ())
+        } - {best.option.precision.weights}
+        others = [found for weights in sorted(spared, key=str) if (found := asked(weights))]
+        top = max(others, key=lambda one: one.score, default=None)
+        if top is not None and top.score >= _NOTABLE * best.score:
+            loss = accuracy_loss(top.option.precision)
+            cost = "an accuracy that nobody published" if loss is None else f"{loss:g} % accuracy"
+            yield (
+                f"quantization.weights {top.option.precision.weights}: "
+                f"{_times(objective, top.score / best.score)}, for {cost}; {describe(top)}"
+            )
+    if WeightPrecision.NONE in dropped.get("ShrinkBeforeSplit", ()):
+        plain = asked(WeightPrecision.NONE)
+        if plain is not None:
+            yield (
+                "quantization.weights None: no loss of accuracy, "
+                f"{_times(objective, plain.score / best.score)}; {describe(plain)}"
+            )
+    if question.limits.weights is WeightPrecision.INT8:
         yield (
             "quantization.weights INT8SmoothQuant: multiplies in INT8 too, where INT8 only stores "
             "the weights so; FP8 where the GPU has it"
         )
 
 
-def _cache_bits(one: Scored) -> bool:
-    return one.option.precision.kv_cache is not KVPrecision.NONE
+def _times(objective: Objective, ratio: float) -> str:
+    """A ratio of two scores in the words of the objective."""
+    if objective is Objective.LATENCY:
+        return f"{ratio:.1f} times as fast an answer"
+    if objective is Objective.BALANCED:
+        return f"{ratio:.1f} times as good in tokens a second for each GPU and each user together"
+    return f"{ratio:.1f} times the tokens a second from each GPU"
 
 
 def _load(question: Question, best: Scored) -> Iterator[str]:
