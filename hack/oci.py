@@ -12,8 +12,10 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 import stat
 import tarfile
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -66,10 +68,11 @@ class Layout:
         Raises:
             ImageError: If there is a socket, pipe or device, which no layer of ours needs.
         """
-        packed = self._blobs / ".layer"
+        packed = self._blobs / f".{uuid.uuid4().hex}"  # several may be in the making
         with (
             packed.open("wb") as raw,
-            gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=6) as gz,
+            # level 6 takes two thirds longer for 5 % fewer bytes
+            gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=4) as gz,
         ):
             counting = _Hashing(gz)
             with tarfile.open(
@@ -82,6 +85,15 @@ class Layout:
                     _add(tar, path, path.relative_to(root).as_posix(), epoch)
         blob = self._named(packed, _LAYER)
         return Layer(blob, f"sha256:{counting.sha.hexdigest()}", counting.size)
+
+    def take(self, layer: Layer, other: Path) -> None:
+        """Add a layer that the layout in `other` has."""
+        name = _blob_path(layer.blob)
+        shutil.copyfile(other / name, self.folder / name)
+
+    def path(self, layer: Layer) -> Path:
+        """The file of a layer."""
+        return self.folder / _blob_path(layer.blob)
 
     def finish(self, layers: list[Layer], config: dict[str, Any], reference: str) -> Blob:
         """Write config, manifest and index; returns the manifest's blob.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hack import image
+from hack import base, image, inside
 from hack.oci import ImageError, Layer, Layout
 from tests.support import chart
 
@@ -152,18 +152,61 @@ def test_the_dockerfile_runs_the_same_as_the_same_user_in_the_same_environment()
 
 
 def test_both_ways_install_the_locked_requirements_by_hash() -> None:
-    source = (ROOT / "hack/image.py").read_text()
+    source = (ROOT / "hack/base.py").read_text()
     for flag in ("--require-hashes", "--no-deps", "--only-binary=:all:", "--no-compile"):
         assert flag in DOCKERFILE
         assert flag in source
     assert "requirements/runtime.txt" in DOCKERFILE
+    # nor is the build backend one of pip's choice
+    assert "--no-build-isolation" in DOCKERFILE
+    assert "--no-build-isolation" in (ROOT / "hack/image.py").read_text()
+
+
+def test_the_finished_image_is_held_to_what_the_lock_asks_for_there() -> None:
+    text = """\
+attrs==26.1.0 \\
+    --hash=sha256:aa \\
+    # via aiohttp
+colorama==0.4.6 ; sys_platform == 'win32' \\
+    --hash=sha256:bb
+Hugging_Face.hub==2.4.0 ; python_full_version >= '3.9' \\
+    --hash=sha256:cc
+"""
+    assert inside.locked(text) == {"attrs": "26.1.0", "hugging-face-hub": "2.4.0"}
+    wanted = inside.locked(base.REQUIREMENTS.read_text())
+    for name in ("awscrt", "httpx2", "huggingface-hub", "kopf", "tenacity", "urllib3"):
+        assert wanted[name] == inside.metadata.version(name)
+
+
+def test_a_package_beyond_the_lock_or_of_another_version_fails_the_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(inside, "installed", lambda: {"attrs": "26.1.0", "left-over": "1.0"})
+    with pytest.raises(SystemExit, match=r"attrs: 26\.0\.0 → 26\.1\.0, left-over: None → 1\.0"):
+        inside.check("attrs==26.0.0 \\\n")
+
+
+def test_base_layers_are_kept_as_they_were_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        base, "make_base", lambda layout: [layout.add_layer(tree(tmp_path / "root"))]
+    )
+    base.write(tmp_path / "kept")
+    (layer,) = base.read(tmp_path / "kept")
+    layout = Layout(tmp_path / "image")
+    layout.take(layer, tmp_path / "kept")
+    assert (
+        f"sha256:{hashlib.sha256(gzip.decompress(layout.path(layer).read_bytes())).hexdigest()}"
+        == layer.diff_id
+    )
 
 
 def test_both_ways_use_debian_12s_python() -> None:
     bases = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
-    assert all(":" in base and not base.endswith(":latest") for base in bases)
-    assert bases[0].startswith(f"python:{image.PYTHON}.")
-    assert bases[0].endswith(f"-slim-{image.SUITE}")
+    assert all(":" in one and not one.endswith(":latest") for one in bases)
+    assert bases[0].startswith(f"python:{base.PYTHON}.")
+    assert bases[0].endswith(f"-slim-{base.SUITE}")
     assert bases[-1].startswith("gcr.io/distroless/python3-debian12:")
 
 
@@ -181,12 +224,12 @@ def test_docker_sends_only_what_the_dockerfile_copies() -> None:
 
 
 def test_the_image_is_called_as_the_chart_and_the_settings_call_it() -> None:
-    reference = f"{image.REPOSITORY}:{image.__version__}"
+    reference = image.REFERENCE
     assert Settings().operator_image == reference
     assert chart.settings(chart.objects())["operatorImage"] == reference
 
 
 def test_the_user_is_the_one_the_chart_runs_as() -> None:
     pod = chart.the(chart.objects(), "Deployment")["spec"]["template"]["spec"]
-    assert pod["securityContext"]["runAsUser"] == image.UID
+    assert pod["securityContext"]["runAsUser"] == base.UID
     assert pod["containers"][0]["command"][: len(image.ENTRYPOINT)] == list(image.ENTRYPOINT)
