@@ -7,6 +7,7 @@ tests keep apart by namespaces, and take the nodes they made away again.
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,26 +117,32 @@ class Namespace:
         return self.name
 
 
+@contextmanager
+def fresh_namespace(sandbox: Sandbox) -> Iterator[Namespace]:
+    """A new namespace, gone with its pods and volumes afterwards; for fixtures of any scope."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    make_namespace(sandbox.api, name)
+    try:
+        yield Namespace(name, sandbox)
+    finally:
+        # first the pods, then what they have mounted
+        remove_namespace(sandbox.api, name)
+        if sandbox.layout is not None:
+            remove_claims(sandbox.api, sandbox.claims, name)
+
+
 @pytest.fixture
 def namespace(sandbox: Sandbox) -> Iterator[Namespace]:
     """A fresh namespace, gone with its volumes after the test."""
-    yield from _namespace(sandbox)
+    with fresh_namespace(sandbox) as made:
+        yield made
 
 
 @pytest.fixture
 def real_namespace(real_sandbox: Sandbox) -> Iterator[Namespace]:
     """A fresh namespace in the sandbox with real nodes, gone with its volumes after the test."""
-    yield from _namespace(real_sandbox)
-
-
-def _namespace(sandbox: Sandbox) -> Iterator[Namespace]:
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    make_namespace(sandbox.api, name)
-    yield Namespace(name, sandbox)
-    # first the pods, then what they have mounted
-    remove_namespace(sandbox.api, name)
-    if sandbox.layout is not None:
-        remove_claims(sandbox.api, sandbox.claims, name)
+    with fresh_namespace(real_sandbox) as made:
+        yield made
 
 
 class FleetMaker:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.real.site import MODEL, REPORT, Site
+from tests.real.site import CLAIM, HEAD, MODEL, RANKS, Site
 from tests.standin.running import PROMPTS
 from tests.support import fetch_image, rights, standin_model
 from tests.support.kube import Kube
@@ -15,7 +15,7 @@ from tests.support.operator import Operator
 
 from shardwright_sandbox import audit
 from shardwright_sandbox.cluster import Sandbox
-from shardwright_sandbox.pytest_plugin import Namespace
+from shardwright_sandbox.pytest_plugin import Namespace, fresh_namespace
 
 # What real containers need, and no more: a test of a deadline must not wait for minutes.
 TIMEOUTS = {
@@ -61,6 +61,7 @@ def running(
         real_sandbox.kubeconfig_for("sandbox-operator"),
         tmp_path_factory.mktemp("operator"),
         operatorImage=fetcher,
+        readLinks=True,
         stepResources=SMALL,
         fetchResources=SMALL,
         timeouts=TIMEOUTS,
@@ -83,17 +84,29 @@ def running(
 @pytest.fixture
 def site(real_namespace: Namespace, model: Path, reference: dict[str, str]) -> Iterator[Site]:
     """A fresh namespace whose claim holds the model; its deployments are gone after the test."""
-    claim = real_namespace.claim()
+    yield from _site(real_namespace, model, reference)
+
+
+@pytest.fixture(scope="module")
+def shared_site(real_sandbox: Sandbox, model: Path, reference: dict[str, str]) -> Iterator[Site]:
+    """The same for all tests of a module."""
+    with fresh_namespace(real_sandbox) as namespace:
+        yield from _site(namespace, model, reference)
+
+
+def _site(namespace: Namespace, model: Path, reference: dict[str, str]) -> Iterator[Site]:
+    claim = namespace.claim(CLAIM)
     shutil.copytree(model, claim / MODEL)
-    kube = Kube(real_namespace.sandbox.api, real_namespace.name)
-    yield Site(kube, real_namespace.sandbox, claim, reference)
+    kube = Kube(namespace.sandbox.api, namespace.name)
+    yield Site(kube, namespace.sandbox, claim, reference)
     kube.clear()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show where each rank of each shape ran."""
-    lines = terminalreporter.config.stash.get(REPORT, [])
+    """Show where each rank of each shape ran, whichever process ran the test."""
+    passed = terminalreporter.stats.get("passed", [])
+    lines = [line for test in passed for name, line in test.user_properties if name == RANKS]
     if lines:
         terminalreporter.section("ranks on real nodes")
-        for line in lines:
+        for line in [HEAD, *lines]:
             terminalreporter.write_line(line)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 from shardwright_standin import gpu as standin_gpu
 from tests.standin.running import REPOSITORY
 from tests.support.client_loop import problem
@@ -32,7 +31,8 @@ CHAT = "/v1/chat/completions"
 READY_SECONDS = 120.0
 # So many requests are under way together: the engine's batch.
 AT_ONCE = 8
-REPORT = pytest.StashKey[list[str]]()
+# A property of tests: lines of the report that the end of a run shows.
+RANKS = "ranks"
 HEAD = f"{'shape':<10}{'rank':<6}{'stage':<7}{'tensor':<8}{'node':<9}{'GPU':<5}pod"
 
 SPEC: Json = {
