@@ -47,6 +47,16 @@ def test_requests_reach_the_new_replica_before_the_old_one_is_taken_out() -> Non
     assert kinds.index(LetServe) < kinds.index(DeletePod)
 
 
+def test_a_pass_comes_in_time_to_forgive_restarts() -> None:
+    found = situation(pod(0, 3, ready_changed=NOW - 100), pod(1, 3, ready_changed=NOW - 40))
+    assert acting(found).requeue is None
+    (wish,) = found.status.groups
+    status = found.status.model_copy(update={"groups": [wish.model_copy(update={"restarts": 1})]})
+    decision = acting(replace(found, status=status))
+    reset = found.settings.timeouts.restart_reset_seconds
+    assert decision.requeue == pytest.approx(reset - 40, abs=0.1)
+
+
 def test_a_revision_that_cannot_be_read_freezes_everything_and_says_so() -> None:
     found = replace(
         situation(pod(0, 3), pod(1, 3)), revisions=(), unreadable=("llama-abc: version 9",)

@@ -21,6 +21,7 @@ from shardwright.plan.rollout import (
     advance,
     mend,
     minimum_available,
+    until_forgiven,
 )
 
 TIMEOUTS = Timeouts(restart_budget=2, restart_backoff_seconds=10, restart_backoff_max_seconds=60)
@@ -326,6 +327,16 @@ def test_restarts_are_forgiven_after_a_long_time_of_being_ready() -> None:
     late = TIMEOUTS.restart_reset_seconds + 2
     verdict = mend([wish], found, goal(1), incarnations=1, now=late, jitter=0, timeouts=TIMEOUTS)
     assert verdict.wishes[0] == Wish(0, 1, "r1")
+
+
+def test_the_moment_of_forgiving_is_known_while_there_is_something_to_forgive() -> None:
+    wish, reset = Wish(0, 1, "r1", restarts=2), TIMEOUTS.restart_reset_seconds
+    found = group(0, "r1", ready_since=1.0)
+    assert until_forgiven(wish, found, 11.0, TIMEOUTS) == reset - 10
+    assert until_forgiven(wish, found, reset + 5, TIMEOUTS) == 0
+    assert until_forgiven(replace(wish, restarts=0), found, 11.0, TIMEOUTS) is None
+    assert until_forgiven(wish, group(0, "r1", State.STARTING), 11.0, TIMEOUTS) is None
+    assert until_forgiven(wish, None, 11.0, TIMEOUTS) is None
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from shardwright.plan.attempts import Chain, Next, Shop
 from shardwright.plan.groups import Group, next_deadline, observe_group, slot_of
 from shardwright.plan.memory import Memory, recall, same
 from shardwright.plan.revisions import Revision, proven, serving
-from shardwright.plan.rollout import Goal, Verdict, Wish, advance, mend
+from shardwright.plan.rollout import Goal, Verdict, Wish, advance, mend, until_forgiven
 from shardwright.plan.situation import CreatePods, Decision, Findings, Intent, Situation
 from shardwright.plan.stepfaults import floors
 from shardwright.runner.contract import STEP_PROOF
@@ -341,6 +341,11 @@ def _requeue(
     waits += [chain.delay for chain in chains.values() if chain.delay > 0]
     waits += [tries.not_before - now for tries in memory.tries.values() if tries.not_before > now]
     waits += [left for group in groups.values() if (left := next_deadline(group, now, timeouts))]
+    waits += [
+        left
+        for wish in memory.wishes
+        if (left := until_forgiven(wish, groups.get(wish.index), now, timeouts))
+    ]
     if situation.fleet_lost:
         waits.append(timeouts.node_dead_seconds)
     if situation.missing_secrets:

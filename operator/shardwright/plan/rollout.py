@@ -131,16 +131,20 @@ def _eased(wish: Wish, group: Group | None, goal: Goal, now: float, timeouts: Ti
     """Forgive: a held group after an edit, restarts after a long time of being ready."""
     if wish.held and wish.held_edit != goal.edit:
         return replace(wish, held=False, restarts=0, not_before=0.0, reason="", cause="")
-    if (
-        wish.restarts
-        and group is not None
-        and group.ready
-        and all(
-            now - (pod.ready_changed or now) >= timeouts.restart_reset_seconds for pod in group.pods
-        )
-    ):
+    if until_forgiven(wish, group, now, timeouts) == 0:
         return replace(wish, restarts=0, avoid=(), cause="", reason="", not_before=0.0)
     return wish
+
+
+def until_forgiven(wish: Wish, group: Group | None, now: float, timeouts: Timeouts) -> float | None:
+    """Seconds until a ready group's restarts are forgiven, and nodes avoided for them taken again.
+
+    None when there is nothing to forgive, or the group is not ready.
+    """
+    if not wish.restarts or group is None or not group.ready:
+        return None
+    since = max(pod.ready_changed or now for pod in group.pods)
+    return max(0.0, since + timeouts.restart_reset_seconds - now)
 
 
 def _is_failed_proof(wish: Wish, breakage: Breakage) -> bool:
