@@ -10,7 +10,7 @@ import pytest
 from shardwright.api import names
 from shardwright.api.settings import Timeouts
 from shardwright.observe.world import GPUInventory, NodeView, PodView, Resources, Taint
-from shardwright.plan.breakage import Fault, dead_node
+from shardwright.plan.breakage import WORDS_SECONDS, Fault, dead_node
 from shardwright.plan.groups import Group, State, next_deadline, observe_group, slot_of, stage_of
 from shardwright.plan.placed import Placed
 from shardwright.runner.contract import (
@@ -24,6 +24,7 @@ from shardwright.runner.contract import (
     REASON_RANK_FAILED,
     REASON_UNKNOWN_FLAG,
     REASON_WORLD_MISMATCH,
+    FirstCause,
     Report,
 )
 
@@ -242,7 +243,7 @@ def test_a_lost_peer_is_not_the_cause_when_the_other_ended_without_a_word() -> N
 
 def test_a_lost_peer_alone_is_told_as_it_is() -> None:
     """The witness's own node is not held against it; one that is not ready is suspected at once."""
-    lost = ended(0, report=said(REASON_PEER_LOST))
+    lost = ended(0, report=said(REASON_PEER_LOST), finished_at=NOW - WORDS_SECONDS)
     broken = seen(lost, ready(1)).breakage
     assert broken is not None
     assert (broken.fault, broken.reason, broken.nodes) == (Fault.CRASH, REASON_PEER_LOST, ())
@@ -252,6 +253,36 @@ def test_a_lost_peer_alone_is_told_as_it_is() -> None:
     assert (suspected.fault, suspected.nodes) == (Fault.NODE, ("n1",))
     assert "n1" in suspected.cause
     assert seen(lost, ready(1), nodes=nodes, fleet_lost=True).breakage is None
+
+
+def test_a_lost_peers_own_end_is_waited_for_a_moment() -> None:
+    """Kubelets tell of their pods in any order."""
+    lost = ended(0, report=said(REASON_PEER_LOST), finished_at=NOW - 1)
+    found = seen(lost, ready(1))
+    assert (found.state, found.waiting_reason) == (State.STARTING, REASON_PEER_LOST)
+    assert next_deadline(found, NOW, TIMES) == WORDS_SECONDS - 1
+    both = seen(lost, ended(1, report=said(REASON_PEER_LOST))).breakage
+    assert both is not None, "nobody is left who could tell"
+    told = seen(lost, ended(1, report=said(REASON_RANK_FAILED))).breakage
+    assert told is not None
+    assert told.reason == REASON_RANK_FAILED
+
+
+def test_a_lost_peer_that_was_told_the_first_cause_speaks_for_the_one_it_lies_in() -> None:
+    first = FirstCause(1, 3, ENVIRONMENT, REASON_RANK_FAILED, "rank 3 exited with code 7")
+    lost = ended(0, report=said(REASON_PEER_LOST, first=first, log_tail="its last line"))
+    broken = seen(lost, ready(1)).breakage
+    assert broken is not None
+    assert (broken.fault, broken.reason, broken.nodes) == (Fault.CRASH, REASON_RANK_FAILED, ("n1",))
+    assert broken.cause == "pod p1 (rank 3) on n1: RankFailed: rank 3 exited with code 7"
+    assert broken.log_tail == "its last line"
+    forever = replace(first, outcome=PERMANENT)
+    refused = seen(replace(lost, report=said(REASON_PEER_LOST, first=forever)), ready(1)).breakage
+    assert refused is not None
+    assert refused.fault is Fault.PERMANENT
+    own = seen(lost, ended(1, report=said(REASON_OUT_OF_MEMORY))).breakage
+    assert own is not None
+    assert own.reason == REASON_OUT_OF_MEMORY, "its own words go before what another heard"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.support.serving import REQUEST
 
-from shardwright.runner.contract import Report, decode, encode_report
+from shardwright.runner.contract import FirstCause, Report, decode, encode_report
 from shardwright.runner.serve.cause import (
     Cause,
     first_cause,
@@ -150,6 +150,10 @@ def test_the_pod_of_the_first_cause_reports_it_and_the_others_name_it() -> None:
     assert own.log_tail == "Segmentation fault"
     other = report(verdict, replace(REQUEST, stage=0), 12.0)
     assert (other.reason, other.rank) == ("PeerLost", -1)
+    assert other.first == FirstCause(
+        1, 3, "Environment", "RankFailed", "rank 3 was ended by SIGSEGV"
+    )
+    assert decode(Report, encode_report(other)) == other
     assert other.message == ("stage 1, rank 3 went first: RankFailed: rank 3 was ended by SIGSEGV")
 
 
@@ -166,6 +170,12 @@ def test_a_long_log_keeps_its_exception_within_the_kubelets_limit() -> None:
     found = decode(Report, text)
     assert found.log_tail.endswith("ValueError: the reason")
     assert found.rank == 2
+    long = replace(rank_ended(1, 2, 1, tail, 0.0), message="rank 2 " + "x" * 3000)
+    text = encode_report(report(long, replace(REQUEST, stage=0), 1.0))
+    assert len(text.encode()) <= 4096
+    found = decode(Report, text)
+    assert found.first is not None
+    assert (found.first.rank, len(found.first.message)) == (2, 500)
 
 
 def test_a_server_and_a_hang_are_told_in_words() -> None:

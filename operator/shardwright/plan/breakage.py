@@ -7,9 +7,10 @@ only lost its peers is never the cause while another one shows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from shardwright.api import names
 from shardwright.api.settings import Timeouts
 from shardwright.observe.world import NodeView, PodView
 from shardwright.plan.placed import Placed
@@ -19,7 +20,12 @@ from shardwright.runner.contract import (
     PERMANENT,
     REASON_OUT_OF_MEMORY,
     REASON_PEER_LOST,
+    Report,
 )
+
+# A pod that lost a peer ends within moments of it, and its kubelet may be the first to tell. So
+# long the peer's own end is waited for, unless the first one knows what it was.
+WORDS_SECONDS = 5.0
 
 
 class Fault(StrEnum):
@@ -89,21 +95,68 @@ def _witness(pod: PodView) -> bool:
     return pod.finished and pod.report is not None and pod.report.reason == REASON_PEER_LOST
 
 
-def peer_lost(pods: Sequence[PodView], nodes: Mapping[str, NodeView]) -> Breakage | None:
-    """A member lost its peers and nothing else shows: suspect the others' nodes, never its own."""
+def peer_lost(
+    pods: Sequence[PodView], nodes: Mapping[str, NodeView], now: float
+) -> Breakage | None:
+    """A member lost its peers and nothing else shows: what it was told of them, if anything.
+
+    Without that the nodes of the others are suspected when they are not ready, never its own. None
+    while the others' own ends are waited for, too.
+    """
+    for pod in pods:
+        if _witness(pod) and (broken := _heard(pod, pods)):
+            return broken
     for pod in pods:
         if not _witness(pod):
             continue
-        unready = tuple(
-            peer.node
-            for peer in pods
-            if peer.node in nodes and not nodes[peer.node].ready and peer is not pod
-        )
+        unready = _unready_peers(pod, pods, nodes)
+        if not unready and words_awaited(pods, now) is not None:
+            return None
         told = f"; NotReady: {', '.join(unready)}" if unready else ""
         cause = f"pod {pod.name} on {pod.node} lost its peers{told}"
         fault = Fault.NODE if unready else Fault.CRASH
         return Breakage(fault, REASON_PEER_LOST, cause, unready)
     return None
+
+
+def words_awaited(pods: Sequence[PodView], now: float) -> float | None:
+    """Seconds until one that only lost its peers is taken at its word, None if that is not so."""
+    lost = [pod for pod in pods if _witness(pod)]
+    if not lost or len(lost) == len(pods):
+        return None
+    left = min(one.finished_at or 0.0 for one in lost) + WORDS_SECONDS - now
+    return left if left > 0 else None
+
+
+def _unready_peers(
+    pod: PodView, pods: Sequence[PodView], nodes: Mapping[str, NodeView]
+) -> tuple[str, ...]:
+    return tuple(
+        peer.node
+        for peer in pods
+        if peer.node in nodes and not nodes[peer.node].ready and peer is not pod
+    )
+
+
+def _heard(witness: PodView, pods: Sequence[PodView]) -> Breakage | None:
+    """The first cause as a member was told it, blamed on the pod where it lies."""
+    report = witness.report
+    first = report.first if report is not None else None
+    if report is None or first is None or first.reason == REASON_PEER_LOST:
+        return None
+    culprit = next(
+        (pod for pod in pods if pod.labels.get(names.LABEL_STAGE) == str(first.stage)), None
+    )
+    if culprit is None:
+        return None
+    words = Report(
+        outcome=first.outcome,
+        reason=first.reason,
+        message=first.message,
+        rank=first.rank,
+        log_tail=report.log_tail,
+    )
+    return _ended(replace(culprit, report=words))
 
 
 def dead_node(

@@ -22,8 +22,10 @@ from shardwright.plan.breakage import (
     late,
     member_breakage,
     peer_lost,
+    words_awaited,
 )
 from shardwright.plan.placed import Placed
+from shardwright.runner.contract import REASON_PEER_LOST
 
 
 class State(StrEnum):
@@ -138,7 +140,7 @@ def observe_group(
             Fault.EVICTED, "PodLost", f"the pod of stage {missing[0]} is gone, the others are not"
         )
     if broken is None and not fleet_lost:
-        broken = peer_lost(ordered, nodes)
+        broken = peer_lost(ordered, nodes, now)
     if broken is None:
         broken = late(ordered, now, timeouts)
     if broken is not None:
@@ -155,6 +157,8 @@ def next_deadline(group: Group, now: float, timeouts: Timeouts) -> float | None:
     """Seconds until a deadline of this group may pass, None when none is running."""
     if group.state not in (State.PLACING, State.STARTING):
         return None
+    if (left := words_awaited(group.pods, now)) is not None:
+        return left
     decided = group.placement.at if group.placement else min(pod.created for pod in group.pods)
     if any(not pod.node for pod in group.pods):
         return max(0.5, decided + timeouts.bind_seconds - now)
@@ -172,6 +176,9 @@ _PULL_FAILURES = frozenset(
 
 def _waits_for(pods: Sequence[PodView]) -> tuple[str, str]:
     """(reason, words) of what the group waits for: the gravest member speaks."""
+    for pod in pods:
+        if pod.finished:
+            return REASON_PEER_LOST, f"pod {pod.name} lost its peers, whose own end is waited for"
     for pod in pods:
         if pod.waiting in _PULL_FAILURES:
             return "ImagePullFailed", (

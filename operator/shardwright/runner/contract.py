@@ -414,8 +414,25 @@ def links_heard(page: Any) -> dict[int, StageLinks]:
 
 
 @dataclass(frozen=True)
+class FirstCause:
+    """What a pod that only lost its peers was told: who went first, and how.
+
+    `rank` is −1 where no rank is meant. The end of that rank's log is the report's own `log_tail`.
+    """
+
+    stage: int
+    rank: int
+    outcome: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
 class Report:
-    """A pod's last words, in its termination message: at most 4,096 bytes of JSON."""
+    """A pod's last words, in its termination message: at most 4,096 bytes of JSON.
+
+    `first` goes with REASON_PEER_LOST, where the pod knows more than that.
+    """
 
     outcome: str
     reason: str = ""
@@ -430,8 +447,12 @@ class Report:
     reused: bool = False
     rank: int = -1
     log_tail: str = ""
+    first: FirstCause | None = None
     contract: int = CONTRACT_VERSION
 
+
+# Of a first cause's words, in a report that is too long.
+_FIRST_CHARS = 500
 
 Message = TypeVar("Message", StepRequest, SweepRequest, ServeRequest, Manifest, Report)
 
@@ -452,6 +473,8 @@ def encode_report(report: Report) -> str:
     bare = asdict(report)
     tail, message = report.log_tail, report.message
     bare["log_tail"] = ""
+    if report.first is not None:
+        bare["first"]["message"] = report.first.message[:_FIRST_CHARS]
     while True:
         bare["message"] = message
         room = TERMINATION_LIMIT_BYTES - len(canonical(bare).encode()) - 2
@@ -504,6 +527,8 @@ def _shaped(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
         shaped["files"] = {name: FileEntry(**entry) for name, entry in values["files"].items()}
     if shaped.get("facts") is not None:
         shaped["facts"] = ModelFacts.read(shaped["facts"])
+    if shaped.get("first") is not None:
+        shaped["first"] = FirstCause(**shaped["first"])
     return shaped
 
 

@@ -25,6 +25,7 @@ from shardwright.runner.contract import (
     REASON_RANK_FAILED,
     REASON_RANK_HUNG,
     REASON_UNKNOWN_FLAG,
+    FirstCause,
     Report,
     ServeRequest,
 )
@@ -235,4 +236,7 @@ def report(verdict: Cause | None, own: ServeRequest, seconds: float) -> Report:
         reason=REASON_PEER_LOST,
         message=f"{where} went first: {verdict.reason}: {verdict.message}",
         log_tail=verdict.tail,
+        first=FirstCause(
+            verdict.stage, verdict.rank, verdict.outcome, verdict.reason, verdict.message
+        ),
     )
