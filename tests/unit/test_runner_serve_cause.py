@@ -114,6 +114,18 @@ def test_the_first_cause_is_no_victim_and_no_launcher() -> None:
     assert first_cause([]) is None
 
 
+def test_a_launcher_that_was_killed_went_before_its_ranks() -> None:
+    """Open MPI ends the ranks of a killed daemon with code 195 and those of others by SIGTERM."""
+    killed = launcher_ended(1, "mpi daemon", -9, "", 1.3)
+    assert killed.message == "mpi daemon was ended by SIGKILL"
+    assert first_cause([rank_ended(1, 2, 195, "", 1.0), killed]) == killed
+    assert first_cause([rank_ended(0, 1, -15, "", 1.0), killed]) == killed
+    earlier = rank_ended(1, 2, 1, "", 0.7)
+    assert first_cause([killed, earlier]) == earlier
+    told = launcher_ended(1, "mpi daemon", -15, "", 1.0)
+    assert first_cause([rank_ended(0, 1, -15, "", 1.3), told]) != told
+
+
 def test_a_crash_of_its_own_goes_before_the_errors_that_others_have_of_it() -> None:
     others = rank_ended(0, 1, 14, "", 5.0)
     crash = rank_ended(1, 3, -11, "", 5.1)

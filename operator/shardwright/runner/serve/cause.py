@@ -176,9 +176,16 @@ def hung(stage: int, rank: int, why: str, at: float) -> Cause:
 
 
 def launcher_ended(stage: int, name: str, code: int, tail: str, at: float) -> Cause:
-    """What the end of `mpirun` or of its daemon means: mostly that a rank has ended."""
+    """What the end of `mpirun` or of its daemon means: mostly that a rank has ended.
+
+    One that a signal has ended went by itself: after a rank's end it exits, and SIGTERM is what the
+    others get. Its ranks are told within moments, and some of them are seen to end before it.
+    """
     outcome, reason = _meaning(code, tail, oom_killed=False)
-    return Cause(stage, -1, outcome, reason, f"{name} {ended(code)}", tail, at, LAUNCHER)
+    found = Cause(stage, -1, outcome, reason, f"{name} {ended(code)}", tail, at, LAUNCHER)
+    if code < 0 and code != -signal.SIGTERM:
+        return replace(found, at=at - _HEAD_START_SECONDS, weight=0)
+    return found
 
 
 def peer_lost(own_stage: int, stage: int, why: str, at: float) -> Cause:
