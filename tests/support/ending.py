@@ -122,6 +122,10 @@ def _pod(pod: Json, uid: str, plain: _Plain) -> Any:
     meta, spec = pod["metadata"], json.loads(json.dumps(pod["spec"]))
     spec.pop("nodeName", None)
     spec.get("nodeSelector", {}).pop(HOSTNAME, None)
+    for term in (spec.get("affinity") or {}).get("podAntiAffinity", {}).values():
+        for rule in term:
+            for label in _VOLATILE & set(rule["labelSelector"]["matchLabels"]):
+                rule["labelSelector"]["matchLabels"][label] = "any"
     for container in spec["containers"]:
         for variable in container.get("env", []):
             if variable["name"] == ENV_REQUEST:

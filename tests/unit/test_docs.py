@@ -26,6 +26,7 @@ REASON_SOURCES = [
     CODE / "plan/chain.py",
     CODE / "plan/checks.py",
     CODE / "plan/choice.py",
+    CODE / "plan/collection.py",
     CODE / "plan/conditions.py",
     CODE / "plan/deployment.py",
     CODE / "plan/groups.py",
@@ -53,6 +54,7 @@ NOT_REASONS = {
     *("Trash", "Restore", "Purge"),  # what a sweep does
     *("NVLink", "PCIe", "SharedMemory", "Network", "RDMAWithoutGPUDirect"),  # links
     *("Socket", "None"),
+    *("Collected", "Discarded"),  # why a record was withdrawn, which no condition says
     "ReadWriteOncePod",
     *("ReplaceGroup", "Plan"),  # actions of events
     *(
