@@ -27,6 +27,7 @@ from shardwright_sandbox.progress import Progress
 
 MODEL = "tiny"
 CLAIM = "models"
+NOTED = "asked.jsonl"
 CHAT = "/v1/chat/completions"
 READY_SECONDS = 120.0
 # So many requests are under way together: the engine's batch.
@@ -136,7 +137,6 @@ class Site:
         url = f"http://{service.spec.cluster_ip}{CHAT}"
         node = next(iter(self.sandbox.real_nodes().values()))
         program = REPOSITORY / "tests/support/client_loop.py"
-        log = folder / "asked.jsonl"
         order = {
             "model": MODEL,
             "answers": dict(self.reference),
@@ -145,7 +145,7 @@ class Site:
         }
         asked: list[Asked] = []
         with (
-            log.open("wb") as out,
+            (folder / NOTED).open("wb") as out,
             subprocess.Popen(
                 node.machine.command(sys.executable, "-I", program, url),
                 stdin=subprocess.PIPE,
@@ -161,7 +161,14 @@ class Site:
             finally:
                 client.stdin.close()
                 assert client.wait(30) == 0
-        asked += [Asked(*json.loads(line)) for line in log.read_text().splitlines()]
+        asked += noted(folder)
+
+
+def noted(folder: Path) -> list[Asked]:
+    """What clients that note into a folder have asked so far."""
+    lines = (folder / NOTED).read_text().splitlines(keepends=True)
+    # The last one may be in the making.
+    return [Asked(*json.loads(line)) for line in lines if line.endswith("\n")]
 
 
 def _index(node: str, uuid: str) -> int:
