@@ -60,14 +60,16 @@ REAL_NODES = "SHARDWRIGHT_REAL_NODES"
 @pytest.fixture(scope="session")
 def real_sandbox_config() -> SandboxConfig:
     """Settings of the session's sandbox with real nodes; a conftest.py may override them."""
-    return SandboxConfig(audit=True, die_with_parent=True, real=(real_pool(2),))
+    return SandboxConfig(audit=True, die_with_parent=True, real=(real_pool(3),))
 
 
 @pytest.fixture(scope="session")
 def real_sandbox(
     tmp_path_factory: pytest.TempPathFactory, real_sandbox_config: SandboxConfig
 ) -> Iterator[Sandbox]:
-    """A control plane of its own with two real nodes, `real-0` and `real-1`, and the CRDs.
+    """A control plane of its own with three real nodes, `real-0` to `real-2`, and the CRDs.
+
+    A replica over two of them that loses one goes on with the third.
 
     Skipped, with the reason, where real nodes cannot run.
     """

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.real.site import CLAIM, HEAD, MODEL, RANKS, Site
@@ -12,6 +14,7 @@ from tests.standin.running import PROMPTS
 from tests.support import fetch_image, rights, standin_model
 from tests.support.kube import Kube
 from tests.support.operator import Operator
+from tests.support.real_recovery import RECOVERY, Timing, table
 
 from shardwright_sandbox import audit
 from shardwright_sandbox.cluster import Sandbox
@@ -51,8 +54,17 @@ def fetcher(real_sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
+def timeouts() -> Mapping[str, float]:
+    """Deadlines of a module's operator; a module may have its own."""
+    return TIMEOUTS
+
+
+@pytest.fixture(scope="module")
 def running(
-    real_sandbox: Sandbox, fetcher: str, tmp_path_factory: pytest.TempPathFactory
+    real_sandbox: Sandbox,
+    fetcher: str,
+    timeouts: Mapping[str, float],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Operator]:
     """One operator for the tests of a module; it logs no error and asks for nothing forbidden."""
     assert real_sandbox.layout is not None
@@ -64,7 +76,7 @@ def running(
         readLinks=True,
         stepResources=SMALL,
         fetchResources=SMALL,
-        timeouts=TIMEOUTS,
+        timeouts=timeouts,
         # Nobody waits for this one's Lease to expire, and a busy machine may be slow to renew it.
         lease={"durationSeconds": 30, "renewSeconds": 20, "retrySeconds": 1},
     )
@@ -103,10 +115,22 @@ def _site(namespace: Namespace, model: Path, reference: dict[str, str]) -> Itera
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show where each rank of each shape ran, whichever process ran the test."""
-    passed = terminalreporter.stats.get("passed", [])
-    lines = [line for test in passed for name, line in test.user_properties if name == RANKS]
-    if lines:
-        terminalreporter.section("ranks on real nodes")
-        for line in [HEAD, *lines]:
+    """Show where each rank of each shape ran, and how long each recovery took."""
+    told: dict[str, list[Any]] = defaultdict(list)
+    for name, value in (
+        item
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for item in report.user_properties
+    ):
+        told[name].append(value)
+    shown = {
+        "ranks on real nodes": [HEAD, *told[RANKS]] if told[RANKS] else [],
+        "recovery on real nodes": table([Timing(**one) for one in told[RECOVERY]]),
+    }
+    for title, lines in shown.items():
+        if lines:
+            terminalreporter.section(title)
+        for line in lines:
             terminalreporter.write_line(line)

@@ -15,7 +15,7 @@ from typing import Any
 
 from shardwright_standin import gpu as standin_gpu
 from tests.standin.running import REPOSITORY
-from tests.support.client_loop import problem
+from tests.support.client_loop import TIMEOUT_SECONDS, problem
 from tests.support.kube import H100, Json, Kube, merged
 from tests.support.standin_model import ANSWER_TOKENS
 
@@ -131,7 +131,14 @@ class Site:
         return done.stdout
 
     @contextmanager
-    def clients(self, name: str, folder: Path, pause: float = 0.05) -> Iterator[list[Asked]]:
+    def clients(
+        self,
+        name: str,
+        folder: Path,
+        pause: float = 0.05,
+        at_once: int = 1,
+        seconds: float = TIMEOUT_SECONDS,
+    ) -> Iterator[list[Asked]]:
         """Ask the deployment's Service on and on from a node; the list is filled at the end."""
         service = self.kube.core.read_namespaced_service(name, self.kube.namespace)
         url = f"http://{service.spec.cluster_ip}{CHAT}"
@@ -142,6 +149,8 @@ class Site:
             "answers": dict(self.reference),
             "tokens": ANSWER_TOKENS,
             "pause": pause,
+            "seconds": seconds,
+            "at_once": at_once,
         }
         asked: list[Asked] = []
         with (
@@ -160,7 +169,7 @@ class Site:
                 yield asked
             finally:
                 client.stdin.close()
-                assert client.wait(30) == 0
+                assert client.wait(30 + seconds) == 0
         asked += noted(folder)
 
 

@@ -115,7 +115,7 @@ def test_it_holds_its_lease_and_answers_probes_and_scrapes(
 def test_a_model_is_fetched_by_this_image_and_served_while_the_release_comes_and_goes(
     release: Release, site: Site, tmp_path: Path
 ) -> None:
-    """Ranks of two stages on both nodes: the operator makes every kind of object that it can."""
+    """Ranks of two stages on two nodes: the operator makes every kind of object that it can."""
     kube = site.kube
     rest_of(site.sandbox.api).patch(
         f"/api/v1/namespaces/{kube.namespace}", {"metadata": {"labels": RESTRICTED}}, MERGE_PATCH
@@ -126,7 +126,7 @@ def test_a_model_is_fetched_by_this_image_and_served_while_the_release_comes_and
     assert manifest(site, STEP_MODEL)["tools"] == {"shardwright": __version__}
     made = site.ready(NAME)
     pods = identities(kube)
-    assert set(pods.values()) == set(site.sandbox.real_nodes())
+    assert len(set(pods.values())) == 2
     (leader,) = site.leaders(NAME)
     assert site.wrong_answers(leader) == []
 

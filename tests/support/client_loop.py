@@ -1,9 +1,10 @@
 """A client that asks on and on, and notes every answer: run as a program on a node.
 
 `client_loop.py URL`: reads one line of JSON with `model`, `answers` (text by prompt), `tokens` (of
-an answer at most) and `pause` (seconds between two), asks until its standard input ends, and
-prints a line of JSON for each request: when it began and ended (Unix time), and what was wrong with
-the answer, if anything. Every request has a connection of its own. Standard library only.
+an answer at most), `pause` (seconds between two), `seconds` (that an answer may take) and `at_once`
+(so many clients), asks until its standard input ends, and prints a line of JSON for each request:
+when it began and ended (Unix time), and what was wrong with the answer, if anything. Every request
+has a connection of its own. Standard library only.
 """
 
 # ruff: noqa: S310 - the address is that of the test's own Service
@@ -21,8 +22,15 @@ import urllib.request
 TIMEOUT_SECONDS = 20
 
 
-def problem(url: str, model: str, prompt: str, expected: str, tokens: int) -> str:
-    """Ask once; what is wrong with the answer, or nothing."""
+def problem(
+    url: str,
+    model: str,
+    prompt: str,
+    expected: str,
+    tokens: int,
+    seconds: float = TIMEOUT_SECONDS,
+) -> str:
+    """Ask once; what is wrong with the answer, or that it did not come in so many seconds."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
@@ -32,7 +40,7 @@ def problem(url: str, model: str, prompt: str, expected: str, tokens: int) -> st
     headers = {"Content-Type": "application/json", "Connection": "close"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+        with urllib.request.urlopen(request, timeout=seconds) as answer:
             found = json.load(answer)["choices"][0]["message"]["content"]
     except urllib.error.HTTPError as error:
         return f"HTTP {error.code}: {error.read()[:200]!r}"
@@ -52,13 +60,24 @@ def main() -> None:
         over.set()
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
-    for prompt, expected in itertools.cycle(asked["answers"].items()):
-        began = time.time()
-        wrong = problem(url, asked["model"], prompt, expected, asked["tokens"])
-        sys.stdout.write(json.dumps([began, time.time(), wrong]) + "\n")
-        sys.stdout.flush()
-        if over.wait(asked["pause"]):
-            return
+
+    def ask() -> None:
+        for prompt, expected in itertools.cycle(asked["answers"].items()):
+            began = time.time()
+            wrong = problem(
+                url, asked["model"], prompt, expected, asked["tokens"], asked["seconds"]
+            )
+            # One write: lines of several clients must not mix.
+            sys.stdout.write(json.dumps([began, time.time(), wrong]) + "\n")
+            sys.stdout.flush()
+            if over.wait(asked["pause"]):
+                return
+
+    clients = [threading.Thread(target=ask) for _ in range(asked["at_once"])]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
 
 
 if __name__ == "__main__":
