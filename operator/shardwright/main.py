@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
 import kopf
+import structlog
 
 from shardwright.api.settings import Settings
 from shardwright.apply.client import load_configuration
@@ -20,6 +21,7 @@ from shardwright.apply.kinds import kind_of
 from shardwright.control.loop import MakeReconcile, Sink, Watching, WatchOrder, run_operator
 from shardwright.control.watched import WATCHES, Watch
 
+_log = structlog.get_logger(__name__)
 _LOGIN_MINUTES: Final = 10
 
 
@@ -164,9 +166,24 @@ async def operate(
     settings: Settings, make_reconcile: MakeReconcile, *, kubeconfig: str = ""
 ) -> None:
     """Run the operator until it is told to stop. Raises what `run_operator` raises."""
-    await run_operator(
-        settings,
-        make_reconcile,
-        watching(settings.watch_namespaces, kubeconfig),
-        kubeconfig=kubeconfig,
-    )
+    try:
+        await run_operator(
+            settings,
+            make_reconcile,
+            watching(settings.watch_namespaces, kubeconfig),
+            kubeconfig=kubeconfig,
+        )
+    finally:
+        asyncio.get_running_loop().set_exception_handler(closing)
+
+
+def closing(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The loop's exception handler once everything has ended.
+
+    kopf leaves its streams of events half-way, and asyncio closes them last of all. That one of them
+    does not like it is no error of a process that has nothing left to do.
+    """
+    if "asyncgen" in context:
+        _log.debug("a stream did not close", error=repr(context.get("exception")))
+    else:
+        loop.default_exception_handler(context)
