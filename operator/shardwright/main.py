@@ -180,8 +180,8 @@ async def operate(
 def closing(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """The loop's exception handler once everything has ended.
 
-    kopf leaves its streams of events half-way, and asyncio closes them last of all. That one of them
-    does not like it is no error of a process that has nothing left to do.
+    kopf leaves its streams of events half-way, and asyncio closes them last of all. That one does
+    not like it is no error of a process that has nothing left to do.
     """
     if "asyncgen" in context:
         _log.debug("a stream did not close", error=repr(context.get("exception")))
