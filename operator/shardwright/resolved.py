@@ -121,6 +121,11 @@ class Resolved:
         return self.spec.parallelism.pipeline
 
     @property
+    def world_size(self) -> int:
+        """Ranks of one replica."""
+        return self.spec.world_size
+
+    @property
     def model_key(self) -> str:
         """Key of the fetched model."""
         return self.artifacts[0].key

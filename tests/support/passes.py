@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,21 +23,22 @@ from shardwright.runner.contract import STEP_PROOF
 NOW = 1_800_000_000.0
 RESOLVED = specs.resolved(specs.spec(parallelism={"tensor": 8, "pipeline": 2}))
 SERVING = Revision("llama-abc", "uid-abc", 1, RESOLVED)
+WISH = GroupStatus(index=0, incarnation=3, revision=SERVING.name)
 NODES = {name: gpu_node(name) for name in ("node-0", "node-1")}
 
 
-def pod(stage: int, incarnation: int, **changes: Any) -> PodView:
-    """A member of replica 0, ready on a living node."""
+def pod(stage: int, incarnation: int, replica: int = 0, **changes: Any) -> PodView:
+    """A member of a replica, ready on a living node."""
     labels = {
-        names.LABEL_REPLICA: "0",
+        names.LABEL_REPLICA: str(replica),
         names.LABEL_STAGE: str(stage),
         names.LABEL_INCARNATION: str(incarnation),
         names.LABEL_PROTECTED: "true",
     }
     base = PodView(
         "llm",
-        f"llama-0-{incarnation}-{stage}",
-        f"uid-{incarnation}-{stage}",
+        f"llama-{replica}-{incarnation}-{stage}",
+        f"uid-{replica}-{incarnation}-{stage}",
         labels=labels,
         node=f"node-{stage}",
         phase="Running",
@@ -48,14 +50,16 @@ def pod(stage: int, incarnation: int, **changes: Any) -> PodView:
     return replace(base, **changes)
 
 
-def situation(*pods: PodView) -> Situation:
+def situation(
+    *pods: PodView, revision: Revision = SERVING, wishes: Sequence[GroupStatus] = (WISH,)
+) -> Situation:
     """The one replica is wished for as incarnation 3 of replica 0, and proven.
 
     The spec cannot be read, so that what serves is the aim and nothing else is going on.
     """
-    wish = GroupStatus(index=0, incarnation=3, revision=SERVING.name)
-    made = [(STEP_PROOF, RESOLVED.proof_key), *((a.step, a.key) for a in RESOLVED.artifacts)]
-    claim = RESOLVED.claim_uid
+    resolved = revision.resolved
+    made = [(STEP_PROOF, resolved.proof_key), *((a.step, a.key) for a in resolved.artifacts)]
+    claim = resolved.claim_uid
     return Situation(
         now=NOW,
         jitter=0.0,
@@ -64,10 +68,10 @@ def situation(*pods: PodView) -> Situation:
         spec=None,
         spec_error="unreadable",
         spec_digest="",
-        status=LLMDeploymentStatus(observed_generation=1, groups=[wish], incarnations=3),
+        status=LLMDeploymentStatus(observed_generation=1, groups=[*wishes], incarnations=3),
         claims={},
         missing_secrets=(),
-        revisions=(SERVING,),
+        revisions=(revision,),
         pods=pods,
         jobs=(),
         job_pods={},

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from tests.golden import specs
-from tests.support.fleet import gpu_node
+from tests.support import passes
 
-from shardwright.api import names
 from shardwright.api.settings import Settings
-from shardwright.api.status import GroupStatus, LinksStatus, LLMDeploymentStatus
-from shardwright.observe.world import DeploymentView, PodView, Record, RecordState
+from shardwright.api.status import LinksStatus, LLMDeploymentStatus
 from shardwright.plan.conditions import Outcome
 from shardwright.plan.deployment import decide
 from shardwright.plan.links import links_of, summary, unheard
 from shardwright.plan.report import report
-from shardwright.plan.revisions import Revision
 from shardwright.plan.situation import Situation
 from shardwright.resolved import Resolved
-from shardwright.runner.contract import STEP_PROOF, ContractError, StageLinks, links_heard
+from shardwright.runner.contract import ContractError, StageLinks, links_heard
 
-NOW = 1_800_000_000.0
 NVLINK, RDMA = "NVLink", "RDMA"
 TWO_STAGES = specs.spec(parallelism={"tensor": 8, "pipeline": 2})
 ON_FABRIC = specs.spec(
@@ -33,70 +28,27 @@ ONE_RANK = specs.spec(parallelism={"tensor": 1, "pipeline": 1})
 GOOD = {0: StageLinks(NVLINK, RDMA), 1: StageLinks(NVLINK, RDMA)}
 
 
-def pod(replica: int, stage: int) -> PodView:
-    labels = {
-        names.LABEL_REPLICA: str(replica),
-        names.LABEL_STAGE: str(stage),
-        names.LABEL_INCARNATION: "3",
-        names.LABEL_PROTECTED: "true",
-    }
-    return PodView(
-        "llm",
-        f"llama-{replica}-3-{stage}",
-        f"uid-{replica}-{stage}",
-        labels=labels,
-        node=f"node-{stage}",
-        ip=f"10.1.{replica}.{stage}",
-        phase="Running",
-        ready=True,
-        started=True,
-        created=NOW - 100,
-        bound_at=NOW - 99,
-    )
-
-
 def situation(
     resolved: Resolved,
     links: Mapping[str, Mapping[int, StageLinks]],
     *,
     replicas: int = 1,
     kept: LinksStatus | None = None,
-    **changes: Any,
+    settings: Settings | None = None,
 ) -> Situation:
-    """Replicas that serve, as incarnation 3; `kept` is what status remembers of replica 0."""
-    revision = Revision("llama-abc", "uid-abc", 1, resolved)
+    """Replicas that serve; `kept` is what status remembers of replica 0."""
+    revision = replace(passes.SERVING, resolved=resolved)
+    pods = (
+        passes.pod(stage, 3, replica, ip=f"10.1.{replica}.{stage}")
+        for replica in range(replicas)
+        for stage in range(resolved.pipeline)
+    )
     wishes = [
-        GroupStatus(
-            index=index, incarnation=3, revision=revision.name, links=None if index else kept
-        )
+        passes.WISH.model_copy(update={"index": index, "links": None if index else kept})
         for index in range(replicas)
     ]
-    made = [(STEP_PROOF, resolved.proof_key), *((a.step, a.key) for a in resolved.artifacts)]
-    values: dict[str, Any] = {
-        "now": NOW,
-        "jitter": 0.0,
-        "settings": Settings(),
-        "deployment": DeploymentView("llm", "llama", "uid", generation=1, resource_version=7),
-        "spec": None,
-        "spec_error": "unreadable",
-        "spec_digest": "",
-        "status": LLMDeploymentStatus(observed_generation=1, groups=wishes, incarnations=3),
-        "claims": {},
-        "missing_secrets": (),
-        "revisions": (revision,),
-        "pods": tuple(
-            pod(replica, stage) for replica in range(replicas) for stage in range(resolved.pipeline)
-        ),
-        "jobs": (),
-        "job_pods": {},
-        "records": {
-            (resolved.claim_uid, *what): Record(*what, resolved.claim_uid, RecordState.READY)
-            for what in made
-        },
-        "nodes": {name: gpu_node(name) for name in ("node-0", "node-1")},
-        "links": links,
-    }
-    return Situation(**{**values, **changes})
+    found = passes.situation(*pods, revision=revision, wishes=wishes)
+    return replace(found, links=links, settings=settings or found.settings)
 
 
 def status(found: Situation) -> LLMDeploymentStatus:
@@ -109,7 +61,7 @@ def verified(found: Situation) -> tuple[str, str, str]:
 
 
 def test_ranks_on_what_they_were_placed_for_verify_the_topology() -> None:
-    found = situation(specs.resolved(ON_FABRIC), {"uid-0-0": GOOD})
+    found = situation(specs.resolved(ON_FABRIC), {"uid-0-3-0": GOOD})
     state, reason, message = verified(found)
     assert (state, reason) == ("True", "LinksAsPlanned")
     assert "tensor ranks talk over NVLink, stages over RDMA" in message
@@ -117,7 +69,7 @@ def test_ranks_on_what_they_were_placed_for_verify_the_topology() -> None:
 
 def test_what_a_leader_told_is_kept_with_its_incarnation_and_is_not_asked_for_again() -> None:
     resolved = specs.resolved(ON_FABRIC)
-    told = situation(resolved, {"uid-0-0": GOOD})
+    told = situation(resolved, {"uid-0-3-0": GOOD})
     kept = status(told).groups[0].links
     assert kept == LinksStatus(tensor=NVLINK, pipeline=RDMA)
     after_restart = situation(resolved, {}, kept=kept)
@@ -135,11 +87,11 @@ def test_what_an_older_incarnation_talked_over_says_nothing_of_this_one() -> Non
 
 
 def test_only_leaders_of_groups_that_serve_are_asked() -> None:
-    found = situation(specs.resolved(TWO_STAGES), {"uid-1-0": GOOD}, replicas=3)
-    pods = tuple(replace(one, ready=False) if one.uid == "uid-2-1" else one for one in found.pods)
+    found = situation(specs.resolved(TWO_STAGES), {"uid-1-3-0": GOOD}, replicas=3)
+    pods = tuple(replace(one, ready=False) if one.uid == "uid-2-3-1" else one for one in found.pods)
     found = replace(found, pods=pods)
     asked = unheard(found, decide(found).findings)
-    assert [one.uid for one in asked] == ["uid-0-0"]
+    assert [one.uid for one in asked] == ["uid-0-3-0"]
 
 
 def test_a_single_rank_has_no_links_to_verify() -> None:
@@ -155,7 +107,7 @@ def test_switched_off_nobody_is_asked_and_nothing_is_said() -> None:
 
 
 def test_a_leader_that_has_not_answered_leaves_it_unknown_and_says_what_to_allow() -> None:
-    found = situation(specs.resolved(TWO_STAGES), {"uid-0-0": GOOD}, replicas=2)
+    found = situation(specs.resolved(TWO_STAGES), {"uid-0-3-0": GOOD}, replicas=2)
     state, reason, message = verified(found)
     assert (state, reason) == ("Unknown", "LinksNotRead")
     assert message.startswith("1 of 2 leaders")
@@ -180,16 +132,16 @@ def test_a_leader_that_has_not_answered_leaves_it_unknown_and_says_what_to_allow
 def test_a_slower_pair_is_named_and_disturbs_nothing(
     links: Mapping[int, StageLinks], words: str
 ) -> None:
-    found = situation(specs.resolved(ON_FABRIC), {"uid-0-0": {**GOOD, **links}})
+    found = situation(specs.resolved(ON_FABRIC), {"uid-0-3-0": {**GOOD, **links}})
     state, reason, message = verified(found)
     assert (state, reason) == ("False", "LinksDegraded")
     assert words in message
-    assert decide(found).intents == decide(replace(found, links={"uid-0-0": GOOD})).intents
+    assert decide(found).intents == decide(replace(found, links={"uid-0-3-0": GOOD})).intents
 
 
 def test_sockets_are_what_was_asked_for_where_no_fabric_is_named() -> None:
     slow = StageLinks(NVLINK, "Socket", (), ("ranks 7 and 8 talk over TCP sockets",))
-    found = situation(specs.resolved(TWO_STAGES), {"uid-0-0": {0: slow, 1: slow}})
+    found = situation(specs.resolved(TWO_STAGES), {"uid-0-3-0": {0: slow, 1: slow}})
     state, _, message = verified(found)
     assert state == "True"
     assert "stages over Socket" in message
@@ -197,7 +149,7 @@ def test_sockets_are_what_was_asked_for_where_no_fabric_is_named() -> None:
 
 def test_pcie_is_as_planned_where_there_is_no_nvlink() -> None:
     pcie = {0: StageLinks("PCIe", RDMA), 1: StageLinks("PCIe", RDMA)}
-    found = situation(specs.resolved(TWO_STAGES), {"uid-0-0": pcie})
+    found = situation(specs.resolved(TWO_STAGES), {"uid-0-3-0": pcie})
     plain = {
         name: replace(node, gpu=replace(node.gpu, nvlink_size=0))
         for name, node in found.nodes.items()
@@ -207,14 +159,14 @@ def test_pcie_is_as_planned_where_there_is_no_nvlink() -> None:
 
 def test_what_the_pods_cannot_tell_is_not_verified() -> None:
     unsure = {0: StageLinks(NVLINK, RDMA), 1: StageLinks("Unknown", RDMA)}
-    state, reason, _ = verified(situation(specs.resolved(TWO_STAGES), {"uid-0-0": unsure}))
+    state, reason, _ = verified(situation(specs.resolved(TWO_STAGES), {"uid-0-3-0": unsure}))
     assert (state, reason) == ("Unknown", "LinksUnknown")
 
 
 def test_many_slow_pairs_are_counted() -> None:
     pairs = tuple(f"GPUs 0 and {one} talk through host memory" for one in range(1, 8))
     links = {0: StageLinks("SharedMemory", RDMA, pairs)}
-    message = verified(situation(specs.resolved(TWO_STAGES), {"uid-0-0": links}))[2]
+    message = verified(situation(specs.resolved(TWO_STAGES), {"uid-0-3-0": links}))[2]
     assert " and 4 more" in message
 
 

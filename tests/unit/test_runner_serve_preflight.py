@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.runner.serve_world import engine_artifact
+from tests.support.serving import REQUEST
 
 from shardwright.runner.contract import (
     ARTIFACT_FAULTS,
@@ -32,20 +33,13 @@ H100 = GPU(0, "NVIDIA H100 80GB HBM3", "9.0", "580.95.05")
 
 
 def request(folder: Path, key: str, artifact: Path, **changes: Any) -> ServeRequest:
-    made = ServeRequest(
-        deployment="m",
-        replica=0,
-        incarnation=1,
-        stage=1,
-        tensor=2,
-        pipeline=2,
-        step="engine",
+    made = replace(
+        REQUEST,
         key=key,
         artifact=str(artifact),
         model_folder=str(folder / "model"),
         served_name="llama",
         product="NVIDIA-H100-80GB-HBM3",
-        command=Command("trtllm-llmapi-launch", ("x",)),
         config={"max_batch_size": 8},
         peers=("m-0.ranks.ns.svc", "m-1.ranks.ns.svc"),
     )

@@ -15,8 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
 import pytest
+from tests.support.serving import REQUEST
 
-from shardwright.runner.contract import Command, ServeRequest
+from shardwright.runner.contract import Command
 from shardwright.runner.serve.health import HealthServer
 from shardwright.runner.serve.places import Pace
 from shardwright.runner.serve.probe import Answer, Prober, generation_problem, progress
@@ -110,21 +111,13 @@ class Engine(BaseHTTPRequestHandler):
         pass
 
 
-REQUEST = ServeRequest(
-    deployment="m",
-    replica=0,
-    incarnation=1,
+ALONE = replace(
+    REQUEST,
     stage=0,
     tensor=1,
     pipeline=1,
-    step="engine",
-    key="0" * 16,
-    artifact="/a",
-    model_folder="/m",
     served_name="llama",
-    product="",
     command=Command("trtllm-serve", ("x",)),
-    config={},
     peers=("a",),
 )
 
@@ -135,7 +128,7 @@ def engine(**told: Any) -> Iterator[tuple[type[Engine], Prober]]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    asked = replace(REQUEST, http_port=server.server_address[1])
+    asked = replace(ALONE, http_port=server.server_address[1])
     prober = Prober(asked, Pace(look=0.05, canary=0.2, generation=2.0), lambda: None)
     try:
         yield handler, prober
@@ -200,7 +193,7 @@ def test_a_closed_prober_asks_no_more() -> None:
 
 
 def test_nobody_there_is_told_and_not_raised() -> None:
-    asked = replace(REQUEST, http_port=1)
+    asked = replace(ALONE, http_port=1)
     prober = Prober(asked, Pace(look=0.05), lambda: None)
     until(lambda: prober.answer.last_error)
     prober.close()

@@ -312,12 +312,11 @@ class Cluster:
 
     async def _read(self, call: str, path: str, form: str) -> Body:
         """GET, with a few more tries for what passes by itself, all within one deadline."""
-        accept = _METADATA.format(form=form) if form else _JSON
         ends = asyncio.get_running_loop().time() + self._call_seconds
         for attempt in range(1, _READ_ATTEMPTS + 1):
             left = ends - asyncio.get_running_loop().time()
             try:
-                return await self._call(call, "GET", path, None, {"Accept": accept}, left)
+                return await self._call(call, "GET", path, None, {"Accept": _accept(form)}, left)
             except (TooManyRequests, Unavailable, Unauthorized) as error:
                 wait = _READ_BACKOFF * 2 ** (attempt - 1)
                 if isinstance(error, TooManyRequests):
@@ -354,8 +353,7 @@ class Cluster:
             seconds = min(seconds, self._fence())
             if seconds <= 0:
                 raise LeaseLost(call, 0, "LeaseLost", "the Lease is not ours; nothing was written")
-        accept = _METADATA.format(form=form) if form else _JSON
-        headers = {"Accept": accept, "Content-Type": content_type}
+        headers = {"Accept": _accept(form), "Content-Type": content_type}
         return await self._call(call, method, path, body, headers, seconds)
 
     async def _call(
@@ -397,6 +395,11 @@ class Cluster:
         if not isinstance(decoded, dict):
             raise Unavailable(call, code, "BadAnswer", f"not an object: {content[:200]!r}")
         return decoded
+
+
+def _accept(form: str) -> str:
+    """What is asked for: the object as JSON, or only what `form` has of it."""
+    return _METADATA.format(form=form) if form else _JSON
 
 
 def _names(body: Mapping[str, Any]) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from shardwright.api import names
@@ -56,28 +56,20 @@ class Carrier:
 
     def writes(self, intents: Sequence[Intent]) -> list[Write | Together]:
         """Writes in the intents' order; placements are not here, the placer decides them."""
-        found: list[Write | Together] = []
-        for intent in intents:
-            if isinstance(intent, FinishPlacement):
-                found += self._finished(intent.group)
-                continue
-            written = self._write(intent)
-            if len(written) == 1:
-                found.append(written[0])
-            elif written:
-                found.append(Together(tuple(written)))
-        return found
+        return [write for intent in intents for write in self._write(intent)]
 
-    def _write(self, intent: Intent) -> Sequence[Write]:
+    def _write(self, intent: Intent) -> Sequence[Write | Together]:
         match intent:
             case MakeRevision() | RaiseRevision() | PruneRevision() | WriteRecord():
                 return [self._known(intent)]
             case CreateStep() | AdoptStep() | DropStep():
                 return [self._step(intent)]
             case CreatePods():
-                return self._pods(intent)
+                return _at_once(self._pods(intent))
+            case FinishPlacement(group) if group.placement is not None:
+                return self.placements(group, group.placement)
             case LetServe(group):
-                return [
+                return _at_once(
                     self._patch(
                         "Pod",
                         pod.name,
@@ -85,11 +77,11 @@ class Carrier:
                         patches.serve_patch(pod.uid, leader=stage_of(pod) == 0),
                     )
                     for pod in group.pods
-                ]
+                )
             case DeletePod(pod, grace):
                 return [Delete("Pod", pod.namespace, pod.name, pod.uid, grace)]
             case KeepChildren(minimum):
-                return self._children(minimum)
+                return _at_once(self._children(minimum))
             case _:
                 return []
 
@@ -141,11 +133,8 @@ class Carrier:
         ]
         return [*self._token(group), Together(tuple(lifted))]
 
-    def _finished(self, group: Group) -> list[Write | Together]:
-        return self.placements(group, group.placement) if group.placement is not None else []
-
     def _token(self, group: Group) -> list[Write]:
-        leader = next((pod for pod in group.pods if stage_of(pod) == 0), None)
+        leader = group.leader
         if group.pipeline == 1 or leader is None:
             return []
         identity = pods.GroupIdentity(
@@ -228,3 +217,9 @@ class Carrier:
         if (kind, body["metadata"]["name"]) in self._children_there:
             return Apply(kind, body)
         return Create(kind, body, self._view.uid)
+
+
+def _at_once(writes: Iterable[Write]) -> Sequence[Write | Together]:
+    """Writes that do not depend on each other, as one item of a list."""
+    found = tuple(writes)
+    return [Together(found)] if len(found) > 1 else found

@@ -145,17 +145,7 @@ def judge_job(
     where = (pod.node or pod.pin) if pod else job.node
     dead = None if shop.fleet_lost else dead_node(where, shop.nodes, shop.now, shop.timeouts)
     if dead:
-        chain = _count(artifact, job, tries, shop, "NodeLost", dead)
-        return Chain(
-            chain.next,
-            artifact,
-            job.attempt,
-            job,
-            tries=chain.tries,
-            discard=job,
-            reason=chain.reason,
-            message=chain.message,
-        )
+        return replace(_count(artifact, job, tries, shop, "NodeLost", dead), discard=job)
     if pod is not None and not pod.node and not pod.finished:
         if shop.now - pod.created >= shop.timeouts.bind_seconds:
             told = f": {pod.unschedulable}" if pod.unschedulable else ""

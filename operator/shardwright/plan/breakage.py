@@ -26,6 +26,8 @@ from shardwright.runner.contract import (
 # A pod that lost a peer ends within moments of it, and its kubelet may be the first to tell. So
 # long the peer's own end is waited for, unless the first one knows what it was.
 WORDS_SECONDS = 5.0
+# The kubelet's word for a container that the kernel killed for its memory.
+OOM_KILLED = "OOMKilled"
 
 
 class Fault(StrEnum):
@@ -195,9 +197,7 @@ def _ended(pod: PodView) -> Breakage:
         fault = Fault.MEMORY if memory else Fault.CRASH
         return Breakage(fault, report.reason, cause, nodes, report.log_tail)
     if pod.disrupted:
-        return Breakage(
-            Fault.EVICTED, "Evicted", f"pod {pod.name} was evicted from {pod.node}: {pod.disrupted}"
-        )
+        return Breakage(Fault.EVICTED, "Evicted", words_of_eviction(pod))
     if pod.exit_reason in ("UnexpectedAdmissionError", "OutOfnvidia.com/gpu", "NodeAffinity"):
         return Breakage(
             Fault.NODE,
@@ -205,16 +205,26 @@ def _ended(pod: PodView) -> Breakage:
             f"node {pod.node} refused pod {pod.name}: {pod.exit_reason}",
             nodes,
         )
-    code = "" if pod.exit_code is None else f" with exit code {pod.exit_code}"
-    cause = f"pod {pod.name} on {pod.node} ended: {pod.exit_reason or pod.phase}{code}"
-    if pod.exit_reason != "OOMKilled":
+    cause = words_of_end(pod)
+    if pod.exit_reason != OOM_KILLED:
         return Breakage(Fault.CRASH, "PodFailed", cause, nodes)
     # The kernel kills the whole container, its runner too: nobody is left to report.
     cause += (
         f": it took more host memory than its limit of {pod.requests.memory_bytes / 2**30:.1f} "
         "GiB, shared memory counted in; raise spec.pod.resources.memory"
     )
-    return Breakage(Fault.MEMORY, "OOMKilled", cause, nodes)
+    return Breakage(Fault.MEMORY, OOM_KILLED, cause, nodes)
+
+
+def words_of_eviction(pod: PodView) -> str:
+    """That a pod was evicted, by whom and from where."""
+    return f"pod {pod.name} was evicted from {pod.node}: {pod.disrupted}"
+
+
+def words_of_end(pod: PodView) -> str:
+    """How a pod ended that has left no report: as its kubelet tells."""
+    code = "" if pod.exit_code is None else f" with exit code {pod.exit_code}"
+    return f"pod {pod.name} on {pod.node} ended: {pod.exit_reason or pod.phase}{code}"
 
 
 def late(pods: Sequence[PodView], now: float, timeouts: Timeouts) -> Breakage | None:

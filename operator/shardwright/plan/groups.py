@@ -61,6 +61,11 @@ class Group:
         return tuple(pod.node or pod.pin for pod in self.pods)
 
     @property
+    def leader(self) -> PodView | None:
+        """The pod of stage 0, if it is there."""
+        return next((pod for pod in self.pods if stage_of(pod) == 0), None)
+
+    @property
     def ready(self) -> bool:
         """Whether the whole group serves."""
         return self.state is State.READY

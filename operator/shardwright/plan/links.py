@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from shardwright.api.status import ConditionStatus, LinksStatus
 from shardwright.observe.world import PodView
-from shardwright.plan.groups import Group, stage_of
+from shardwright.plan.groups import Group
 from shardwright.plan.situation import Findings, Situation
-from shardwright.resolved import Resolved
 from shardwright.runner.contract import (
     LINK_NETWORK,
     LINK_NONE,
@@ -85,21 +84,18 @@ def unheard(situation: Situation, findings: Findings) -> tuple[PodView, ...]:
     if not situation.settings.read_links:
         return ()
     return tuple(
-        pod
+        group.leader
         for group in findings.groups
-        if group.ready and _several(situation, group) and links_of(situation, group) is None
-        for pod in group.pods
-        if stage_of(pod) == 0
+        if group.ready
+        and group.leader is not None
+        and _several(situation, group)
+        and links_of(situation, group) is None
     )
 
 
 def _several(situation: Situation, group: Group) -> bool:
     revision = situation.revision(group.revision)
-    return revision is not None and _ranks(revision.resolved) > 1
-
-
-def _ranks(resolved: Resolved) -> int:
-    return resolved.tensor * resolved.pipeline
+    return revision is not None and revision.resolved.world_size > 1
 
 
 def topology(situation: Situation, findings: Findings) -> Verdict | None:
@@ -108,7 +104,7 @@ def topology(situation: Situation, findings: Findings) -> Verdict | None:
         return None
     groups = [group for group in findings.groups if _several(situation, group)]
     target = findings.target
-    if not groups and (target is None or _ranks(target.resolved) == 1):
+    if not groups and (target is None or target.resolved.world_size == 1):
         return None
     ready = [group for group in groups if group.ready]
     if not ready:

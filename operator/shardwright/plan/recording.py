@@ -7,6 +7,7 @@ the claim is only believed when it fits.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from shardwright.observe.world import ClaimView, Record, RecordState
 from shardwright.plan.attempts import Chain, Next
@@ -14,7 +15,7 @@ from shardwright.plan.collection import UNUSABLE
 from shardwright.plan.revisions import Revision
 from shardwright.plan.rollout import Verdict
 from shardwright.plan.situation import Intent, Situation, WriteRecord
-from shardwright.resolved import Artifact
+from shardwright.resolved import Artifact, Resolved
 from shardwright.runner.contract import STEP_PROOF
 
 
@@ -44,22 +45,13 @@ def records_of_verdict(
     if verdict.failed_proof is not None and target in revisions:
         resolved = revisions[target].resolved
         failure = verdict.failed_proof
-        intents.extend(
-            _write(
-                situation,
-                Record(
-                    step=STEP_PROOF,
-                    key=resolved.proof_key,
-                    claim_uid=resolved.claim_uid,
-                    state=RecordState.FAILED,
-                    inputs=resolved.proof_inputs,
-                    reason=failure.reason,
-                    message=failure.cause,
-                    log_tail=failure.log_tail,
-                    created=situation.now,
-                ),
-            )
+        failed = replace(
+            _proof(situation, resolved, RecordState.FAILED),
+            reason=failure.reason,
+            message=failure.cause,
+            log_tail=failure.log_tail,
         )
+        intents.extend(_write(situation, failed))
     if verdict.bad_artifact is not None and verdict.bad_revision in revisions:
         resolved = revisions[verdict.bad_revision].resolved
         known = situation.records.get((resolved.claim_uid, resolved.serve_step, resolved.serve_key))
@@ -127,18 +119,18 @@ def records_of_chains(situation: Situation, chains: Mapping[str, Chain]) -> list
 
 def proof_of(situation: Situation, revision: Revision) -> list[Intent]:
     """Record the proof: a whole group of this revision is ready."""
-    resolved = revision.resolved
-    return _write(
-        situation,
-        Record(
-            step=STEP_PROOF,
-            key=resolved.proof_key,
-            claim_uid=resolved.claim_uid,
-            state=RecordState.READY,
-            inputs=resolved.proof_inputs,
-            created=situation.now,
-            used=situation.now,
-        ),
+    made = _proof(situation, revision.resolved, RecordState.READY)
+    return _write(situation, replace(made, used=situation.now))
+
+
+def _proof(situation: Situation, resolved: Resolved, state: RecordState) -> Record:
+    return Record(
+        step=STEP_PROOF,
+        key=resolved.proof_key,
+        claim_uid=resolved.claim_uid,
+        state=state,
+        inputs=resolved.proof_inputs,
+        created=situation.now,
     )
 
 

@@ -123,10 +123,9 @@ def _plan(target: Revision | None, better: str, replicas: int) -> PlanStatus | N
         return None
     resolved = target.resolved
     room = resolved.room
-    world = resolved.tensor * resolved.pipeline
     return PlanStatus(
-        world_size=world,
-        gpus=world * replicas,
+        world_size=resolved.world_size,
+        gpus=resolved.world_size * replicas,
         tensor=resolved.tensor,
         pipeline=resolved.pipeline,
         gpu_product=resolved.spec.gpu.product,

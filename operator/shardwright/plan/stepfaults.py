@@ -15,6 +15,7 @@ from enum import StrEnum
 from shardwright.api.settings import FetchResources, Settings, StepResources
 from shardwright.observe.quantity import to_millis, to_whole
 from shardwright.observe.world import JobView, PodView, Record, Resources
+from shardwright.plan.breakage import OOM_KILLED, words_of_end, words_of_eviction
 from shardwright.plan.revisions import Records
 from shardwright.resolved import Artifact
 from shardwright.runner.contract import (
@@ -35,7 +36,6 @@ MEMORY_ATTEMPTS = 2
 _MENDABLE = frozenset({REASON_ACCESS_DENIED})
 _MADE_FROM = {STEP_ENGINE: STEP_CHECKPOINT, STEP_CHECKPOINT: STEP_MODEL}
 _MEMORY_FIELD = {STEP_MODEL: "fetchResources.memory"}
-_OOM_KILLED = "OOMKilled"
 
 
 class Blame(StrEnum):
@@ -61,12 +61,10 @@ def step_fault(job: JobView, pod: PodView | None, report: Report | None) -> Step
     if report is not None and report.reason:
         return StepFault(_blame(report), report.reason, report.message)
     if pod is not None and pod.disrupted:
-        cause = f"pod {pod.name} was evicted from {pod.node}: {pod.disrupted}"
-        return StepFault(Blame.SURROUNDINGS, "Evicted", cause)
+        return StepFault(Blame.SURROUNDINGS, "Evicted", words_of_eviction(pod))
     if pod is not None and pod.exit_reason:
-        code = "" if pod.exit_code is None else f" with exit code {pod.exit_code}"
-        cause = f"pod {pod.name} on {pod.node} ended: {pod.exit_reason}{code}"
-        if pod.exit_reason != _OOM_KILLED:
+        cause = words_of_end(pod)
+        if pod.exit_reason != OOM_KILLED:
             return StepFault(Blame.SURROUNDINGS, pod.exit_reason, cause)
         # The kernel has killed the whole container, its runner too: nobody was left to report.
         field = _MEMORY_FIELD.get(job.step, "stepResources.memory")
