@@ -22,10 +22,11 @@ Schema = dict[str, Any]
 _VALIDATIONS = "x-kubernetes-validations"
 _INT_OR_STRING = "x-kubernetes-int-or-string"
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"
-# Hints of our own, in a field's json_schema_extra: what identifies an item of a list, and what the
-# keys of a map are called when one is refused.
+# Hints of our own, in a field's json_schema_extra: what identifies an item of a list, what the keys
+# of a map are called when one is refused, and that the model, not the API server, fills a field in.
 _LIST_KEYS = "x-list-map-keys"
 _KEY_FORM = "x-key-form"
+_FILLED_IN = "x-filled-in"
 
 # Keywords that mean the same on both sides, in the order they are written out.
 _KEPT = (
@@ -64,6 +65,7 @@ _HANDLED = frozenset(
         "uniqueItems",
         _LIST_KEYS,
         _KEY_FORM,
+        _FILLED_IN,
     }
 )
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
@@ -127,7 +129,7 @@ class _Converter:
         if unknown:
             raise SchemaError(f"{path or '.'}: no structural form for {', '.join(sorted(unknown))}")
         made = {name: flat[name] for name in _KEPT if name in flat}
-        if not self._defaults:
+        if not self._defaults or _FILLED_IN in flat:
             made.pop("default", None)
         if "const" in flat:
             made["enum"] = [flat["const"]]

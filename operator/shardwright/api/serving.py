@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
+from shardwright.api.engines import DEFAULT_BACKENDS, with_defaults
 from shardwright.api.model import Model, SecretReference
 from shardwright.api.rules import Rule
 from shardwright.api.scalars import Bool, Float, Int, LabelValue
@@ -192,6 +193,9 @@ class Build(Model):
     plugins: Plugins = Field(default_factory=Plugins, description="Builder switches.")
 
 
+_NO_BACKEND = f"only {' and '.join(sorted(DEFAULT_BACKENDS))} have backends; leave it out"
+
+
 class EngineSpec(Model):
     """Which runtime serves, in which version, built how."""
 
@@ -201,10 +205,16 @@ class EngineSpec(Model):
         StringConstraints(
             pattern=r"^[0-9]+\.[0-9]+\.[0-9]+((rc|\.post|a|b)[0-9]+)*$", max_length=32
         ),
-    ] = Field(default="1.2.1", description="Version of the runtime.")
-    backend: Backend = Field(
-        default=Backend.TENSORRT,
-        description="TensorRT builds an engine (versions up to 1.2); PyTorch needs no build.",
+    ] = Field(
+        default="",
+        description="Version of the runtime. Left out: the one that ran before, at first the "
+        "newest that is recorded.",
+        json_schema_extra={"x-filled-in": True},
+    )
+    backend: Backend | None = Field(
+        default=None,
+        description="TensorRTLLM: TensorRT builds an engine (the default; versions up to 1.2), "
+        "PyTorch needs no build.",
     )
     image: (
         Annotated[
@@ -220,6 +230,26 @@ class EngineSpec(Model):
         "that this version knows.",
         json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
     )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            f"!has(self.backend) || self.runtime in {sorted(DEFAULT_BACKENDS)}",
+            _NO_BACKEND,
+            message_expression=f"'backend %s with runtime %s: {_NO_BACKEND}'"
+            ".format([self.backend, self.runtime])",
+            field_path=".backend",
+        ),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_goes_by_the_runtime(cls, raw: object) -> object:
+        return with_defaults(raw, Runtime.TENSORRT_LLM) if isinstance(raw, dict) else raw
+
+    @model_validator(mode="after")
+    def _a_backend_where_there_are_several(self) -> EngineSpec:
+        if self.backend is not None and self.runtime not in DEFAULT_BACKENDS:
+            raise ValueError(f"backend {self.backend} with runtime {self.runtime}: {_NO_BACKEND}")
+        return self
 
 
 class GPUSpec(Model):

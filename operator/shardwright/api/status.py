@@ -67,6 +67,7 @@ class PlanStatus(StatusModel):
     chosen: list[str] = Field(
         default_factory=list, description="Fields that the spec leaves open and the planner chose."
     )
+    engine: str = Field(default="", description="Runtime, version and backend.")
     image: str = ""
     commit: str = Field(default="", description="The model's commit that its uri was resolved to.")
     reasons: list[str] = Field(default_factory=list, description="Why it is so, and warnings.")

@@ -143,7 +143,7 @@ def _engine(model: Model, workload: Workload, backend: Backend | None) -> Engine
     return EngineSettings(
         runtime=default.runtime.value,
         version=default.version,
-        backend=(backend or suits).value,
+        backend=(backend or suits or Backend.TENSORRT).value,
         memory_fraction=limits.gpu_memory_fraction,
         max_seq_len=max(limits.max_seq_len, workload.request_len),
         max_num_tokens=limits.max_num_tokens,

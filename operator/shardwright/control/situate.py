@@ -15,8 +15,9 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from shardwright.api.asked import AskedSpec
+from shardwright.api.engines import kept_version
 from shardwright.api.settings import Settings
-from shardwright.api.spec import CommonSpec
+from shardwright.api.spec import CommonSpec, EngineSpec, Runtime
 from shardwright.api.status import LLMDeploymentStatus
 from shardwright.control.fleets import FleetCounter
 from shardwright.control.links import LinkReader
@@ -144,10 +145,16 @@ class Situator:
         known = self._specs.get(key)
         if known is not None and known[:2] == (view.uid, view.generation):
             return known[2:]
-        spec, error = parse_spec(view.spec)
+        spec, error = parse_spec(
+            kept_version(view.spec, self._engine_before(view), Runtime.TENSORRT_LLM)
+        )
         digest = asked_digest(spec) if spec is not None else ""
         self._specs[key] = (view.uid, view.generation, spec, error, digest)
         return spec, error, digest
+
+    def _engine_before(self, view: DeploymentView) -> EngineSpec | None:
+        revisions, _ = self._read(view, self._store.revisions_of(view.uid))
+        return revisions[-1].resolved.spec.engine if revisions else None
 
     def _read(
         self, view: DeploymentView, views: tuple[RevisionView, ...]

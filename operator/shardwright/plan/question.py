@@ -54,7 +54,7 @@ def engine_settings(engine: EngineSpec) -> EngineSettings:
     return EngineSettings(
         runtime=engine.runtime.value,
         version=engine.version,
-        backend=engine.backend.value,
+        backend=engine.backend.value if engine.backend else "",
         memory_fraction=limits.gpu_memory_fraction,
         max_seq_len=limits.max_seq_len,
         max_num_tokens=limits.max_num_tokens,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwright.api import names
+from shardwright.api.spec import EngineSpec
 from shardwright.api.status import (
     Condition,
     EngineStatus,
@@ -132,6 +133,7 @@ def _plan(target: Revision | None, better: str, replicas: int) -> PlanStatus | N
         weights=resolved.spec.quantization.weights,
         kv_cache=resolved.spec.quantization.kv_cache,
         chosen=list(resolved.asked.open) if resolved.asked is not None else [],
+        engine=_runtime(resolved.spec.engine),
         image=resolved.image,
         commit=resolved.commit,
         reasons=[_short(reason, 500) for reason in resolved.reasons],
@@ -141,6 +143,10 @@ def _plan(target: Revision | None, better: str, replicas: int) -> PlanStatus | N
         constants=room.constants if room is not None else "",
         per_gpu=[_stage(stage) for stage in room.stages] if room is not None else [],
     )
+
+
+def _runtime(engine: EngineSpec) -> str:
+    return " ".join(filter(None, (engine.runtime, engine.version, engine.backend)))
 
 
 def _stage(stage: StageRoom) -> StageMemory:

@@ -17,10 +17,14 @@ from shardwright.runner.contract import Command, ModelFacts
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why something cannot be done: a stable CamelCase reason, and what to do about it."""
+    """Why something cannot be done: a stable CamelCase reason, and what to do about it.
+
+    `source` names the entry of the list of sources that says so, for what a runtime cannot do.
+    """
 
     reason: str
     message: str
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

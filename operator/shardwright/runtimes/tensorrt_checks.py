@@ -37,7 +37,7 @@ class Asked:
     @property
     def backend(self) -> Backend:
         """The backend asked for."""
-        return self.spec.engine.backend
+        return self.spec.engine.backend or Backend.TENSORRT
 
     @property
     def version(self) -> str:

@@ -44,7 +44,7 @@ def proof_inputs(
         "image": image,
         "runtime": spec.engine.runtime.value,
         "version": spec.engine.version,
-        "backend": spec.engine.backend.value,
+        "backend": spec.engine.backend,
         "product": spec.gpu.product,
         "tensor": spec.parallelism.tensor,
         "pipeline": spec.parallelism.pipeline,
@@ -66,7 +66,7 @@ def serve_command(resolved: Resolved) -> Command:
     server = [
         "trtllm-serve",
         served_model(spec.model.served_name),
-        *("--backend", BACKENDS[spec.engine.backend]),
+        *("--backend", BACKENDS[spec.engine.backend or Backend.TENSORRT]),
         *("--tokenizer", "{model}"),
         # Its default listens on the loopback only.
         *("--host", "0.0.0.0"),  # noqa: S104

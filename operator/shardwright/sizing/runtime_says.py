@@ -122,7 +122,7 @@ class RuntimeVoice:
             engine=EngineSpec(
                 runtime=Runtime(engine.runtime),
                 version=engine.version,
-                backend=Backend(engine.backend) if engine.backend else Backend.TENSORRT,
+                backend=Backend(engine.backend) if engine.backend else None,
                 # Whether an image is known is no question of sizes.
                 image="planned",
                 limits=Limits(
