@@ -395,12 +395,13 @@ def solo(
     argv: tuple[str, ...],
     environment: Mapping[str, str] | None = None,
     pace: Mapping[str, float] | None = None,
+    tensor: int = 1,
     **changes: Any,
 ) -> Iterator[Pod]:
     """A pod of one stage in no namespace of its own, so that no privilege is needed."""
     http, runner = free_port(), free_port()
     argv = tuple(word.replace("{http}", str(http)) for word in argv)
-    request = asked(folder, 1, 1, argv)
+    request = asked(folder, tensor, 1, argv)
     request = replace(request, http_port=http, runner_port=runner, **changes)
     for name in ("scratch", "shm"):
         (folder / name).mkdir()

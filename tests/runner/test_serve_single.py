@@ -12,8 +12,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.runner.serve_world import HERE, Pod, eventually, python, solo
+from tests.runner.serve_world import HERE, Pod, eventually, needs_mpi, python, solo
 
+from shardwright.runner.contract import Prepared
 from shardwright.runner.processes import all_processes, below
 from shardwright.runner.serve.inflight import look
 
@@ -241,3 +242,45 @@ def test_a_launch_that_is_not_known_is_refused(tmp_path: Path) -> None:
         report = pod.end(30)
         assert (report.outcome, report.reason) == ("Permanent", "ToolFailed")
         assert report.message == "launch is 'ssh', this runner knows mpi, each"
+
+
+def words(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+
+
+@needs_mpi
+def test_ranks_of_one_stage_meet_under_mpirun_and_followers_run_their_own_command(
+    tmp_path: Path,
+) -> None:
+    """As Triton's leader mode has it: one server a rank, and only the first serves everything."""
+    followers = (python(), str(HERE / "serve_engine.py"), "0", "--rank={rank}")
+    prepared = Prepared(files={"m/1/.keep": ""}, followers=followers)
+    with solo(tmp_path, ENGINE, tensor=2, launch="mpi", prepared=prepared) as pod:
+        ready(pod)
+        # A sum over both ranks, 1 + 2.
+        assert generate(pod, 2) == "3 3"
+        ranks = [words(pid) for pid in engines(pod) if str(HERE / "serve_engine.py") in words(pid)]
+        assert sorted(found[2:] for found in ranks) == [["0", "--rank=1"], [str(pod.http_port)]]
+        assert [row["rank"] for row in pod.status()["ranks"]] == [0, 1]
+        assert (tmp_path / "scratch" / "repository" / "m" / "1" / ".keep").exists()
+        pod.process.send_signal(signal.SIGTERM)
+        assert pod.end(30).outcome == "Done"
+        assert engines(pod) == []
+
+
+@needs_mpi
+def test_a_follower_that_fails_ends_the_pod_with_its_own_words(tmp_path: Path) -> None:
+    code = "import time; time.sleep(1); raise SystemExit('no such model')"
+    prepared = Prepared(followers=(python(), "-c", code))
+    with solo(tmp_path, ENGINE, tensor=2, launch="mpi", prepared=prepared) as pod:
+        report = pod.end(40)
+        assert (report.reason, report.rank) == ("RankFailed", 1)
+        assert report.log_tail.endswith("no such model")
+
+
+def test_an_image_without_the_models_it_is_to_serve_is_refused(tmp_path: Path) -> None:
+    missing = tmp_path / "app"
+    with solo(tmp_path, ENGINE, prepared=Prepared(copies={"m": str(missing)})) as pod:
+        report = pod.end(30)
+        assert (report.outcome, report.reason) == ("Permanent", "ToolFailed")
+        assert f"no folder {missing}" in report.message

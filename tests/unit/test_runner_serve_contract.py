@@ -42,9 +42,17 @@ def test_a_request_goes_and_comes_back() -> None:
         (2, "sglang", "", False),
         (2, "vllm", "mpi", True),
         (2, "trtllm-llmapi-launch", "each", False),
+        (2, "tritonserver", "mpi", True),
+        # Several ranks of one stage too, where it is asked for.
+        (1, "tritonserver", "mpi", True),
+        (1, "tritonserver", "", False),
     ],
 )
 def test_who_starts_the_ranks(pipeline: int, tool: str, launch: str, by_mpi: bool) -> None:
     found = replace(REQUEST, pipeline=pipeline, launch=launch, command=Command(tool, ("x",)))
     assert found.by_mpi is by_mpi
     assert found.world_size == 8 * pipeline
+
+
+def test_one_rank_alone_needs_no_mpirun() -> None:
+    assert not replace(REQUEST, tensor=1, pipeline=1, launch="mpi").by_mpi

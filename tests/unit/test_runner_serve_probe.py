@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import pytest
 from tests.support.serving import REQUEST
 
-from shardwright.runner.contract import Command
+from shardwright.runner.contract import Command, Counters, Generation, Prepared
 from shardwright.runner.serve.health import HealthServer
 from shardwright.runner.serve.places import Pace
 from shardwright.runner.serve.probe import Answer, Prober, generation_problem, progress
@@ -48,6 +48,45 @@ def test_only_a_generated_token_counts(status: int, text: str, words: str) -> No
     found = generation_problem(status, text)
     assert bool(found) is bool(words)
     assert words in found
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "words"),
+    [
+        (200, '{"model_name": "m", "text_output": " a"}', ""),
+        # A token may be part of a character, or a special one.
+        (200, '{"text_output": ""}', ""),
+        (200, '{"text_output": null}', "without text_output"),
+        (200, '{"error": "queue is full"}', "queue is full"),
+        (200, "[]", "without text_output"),
+        (200, GOOD, "without text_output"),
+        (200, "ok", "no JSON"),
+        (400, '{"error": "unknown model"}', "400"),
+    ],
+)
+def test_another_form_of_answer(status: int, text: str, words: str) -> None:
+    found = generation_problem(status, text, "text_output")
+    assert bool(found) is bool(words)
+    assert words in found
+
+
+TRITON = """\
+# TYPE nv_trt_llm_general_metrics gauge
+nv_trt_llm_general_metrics{general_type="iteration_counter",model="m",version="1"} 41
+nv_trt_llm_general_metrics{general_type="timestamp",model="m",version="1"} 1700074049
+nv_inference_request_success{model="m",version="1"} 7
+nv_inference_pending_request_count{model="m",version="1"} 3
+"""
+
+
+def test_progress_by_the_series_that_a_request_names() -> None:
+    series = ('nv_trt_llm_general_metrics{general_type="iteration_counter"', "nv_inference_request")
+    assert progress(TRITON, series) == "41 7"
+    assert progress(TRITON.replace("1700074049", "1700074050"), series) == "41 7"
+    assert progress(TRITON.replace(" 41", " 42"), series) == "42 7"
+    assert progress("", series) == ""
+    # Without names only those of the known servers count.
+    assert progress(TRITON) == ""
 
 
 PROMETHEUS = """\
@@ -88,6 +127,7 @@ class Engine(BaseHTTPRequestHandler):
     healthy: ClassVar[bool] = True
     generates: ClassVar[bool] = True
     metrics: ClassVar[str] = ""
+    good: ClassVar[str] = GOOD
     asked: ClassVar[list[dict[str, Any]]] = []
 
     def do_GET(self) -> None:
@@ -98,8 +138,8 @@ class Engine(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.asked.append(json.loads(body))
-        self.answer(200, GOOD) if self.generates else self.answer(500, "dead")
+        self.asked.append({"path": self.path, **json.loads(body)})
+        self.answer(200, self.good) if self.generates else self.answer(500, "dead")
 
     def answer(self, code: int, text: str) -> None:
         self.send_response(code)
@@ -123,12 +163,12 @@ ALONE = replace(
 
 
 @contextmanager
-def engine(**told: Any) -> Iterator[tuple[type[Engine], Prober]]:
+def engine(prepared: Prepared | None = None, **told: Any) -> Iterator[tuple[type[Engine], Prober]]:
     handler = type("Told", (Engine,), {"asked": [], **told})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    asked = replace(ALONE, http_port=server.server_address[1])
+    asked = replace(ALONE, http_port=server.server_address[1], prepared=prepared)
     prober = Prober(asked, Pace(look=0.05, canary=0.2, generation=2.0), lambda: None)
     try:
         yield handler, prober
@@ -153,6 +193,28 @@ def test_an_engine_is_asked_for_one_token_of_the_served_model() -> None:
         assert handler.asked[0]["max_tokens"] == 1
         count = len(handler.asked)
         until(lambda: len(handler.asked) > count)
+
+
+def test_a_server_of_another_form_is_asked_in_its_own() -> None:
+    asked = Generation("/v2/models/m/generate", {"text_input": "1"}, "text_output")
+    with engine(Prepared(generation=asked), good='{"text_output": "a"}') as (handler, prober):
+        until(lambda: prober.answer.generated_at)
+        assert handler.asked[0] == {"path": "/v2/models/m/generate", "text_input": "1"}
+    with engine(Prepared(generation=asked)) as (handler, prober):
+        until(lambda: "without text_output" in prober.answer.last_error)
+        assert prober.answer.generated_at is None
+
+
+def test_counters_of_another_port_are_a_sign_too() -> None:
+    page = type("Page", (Engine,), {"metrics": 'nv_count{model="m"} 1\n'})
+    with ThreadingHTTPServer(("127.0.0.1", 0), page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        there = Counters(server.server_address[1], "/metrics", ("nv_count{",))
+        with engine(Prepared(counters=there), generates=False) as (_, prober):
+            until(lambda: prober._mark == "1")
+            page.metrics = 'nv_count{model="m"} 2\n'
+            until(lambda: prober.answer.moved_at)
+        server.shutdown()
 
 
 def test_a_healthy_page_alone_is_no_generation() -> None:

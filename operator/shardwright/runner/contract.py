@@ -71,6 +71,12 @@ MPI_TOOLS = ("trtllm-llmapi-launch",)
 # Where a serving pod's runner writes ServeRequest.config: as JSON, which is YAML too.
 SERVE_CONFIG = "{scratch}/config.yaml"
 
+# Where it puts the folders and files of Prepared, and how large these may be. Texts stand in an
+# environment variable, of which the kernel takes 128 KiB.
+REPOSITORY = "{scratch}/repository"
+FILES_LIMIT_BYTES = 80 * 1024
+COPIES_LIMIT_BYTES = 16 * 2**20
+
 # The kubelet cuts a termination message at 4,096 bytes without an error.
 TERMINATION_LIMIT_BYTES = 4096
 
@@ -120,6 +126,7 @@ NODE_FAULTS = frozenset({REASON_GPU_MISMATCH, REASON_WORLD_MISMATCH})
 
 _KEY = re.compile(r"[0-9a-f]{16}")
 _STAMP = re.compile(r"[0-9]{1,20}")
+_PATH = re.compile(r"[A-Za-z0-9._/-]{1,256}")
 
 
 class ContractError(ValueError):
@@ -186,6 +193,12 @@ def served_model(served_name: str) -> str:
     return f"{{scratch}}/served/{served_name}"
 
 
+def inside(path: str) -> bool:
+    """Whether a relative path names something below the folder that it is put into."""
+    parts = path.split("/")
+    return bool(_PATH.fullmatch(path)) and not {"", ".", ".."} & set(parts)
+
+
 def engine_files(world_size: int) -> tuple[str, ...]:
     """Files that make a TensorRT-LLM engine folder complete: config.json alone proves nothing."""
     return ("config.json", *(f"rank{rank}.engine" for rank in range(world_size)))
@@ -202,8 +215,9 @@ class Command:
 
     `tool` names the recorded contract that its flags were checked against; `{out}` in an argument
     stands for the temporary folder, `{scratch}` for the pod's scratch volume and, when serving,
-    `{model}` for ServeRequest.model_folder, `{stage}` and `{stages}` for this pod's pipeline stage
-    and their number, `{leader}` for the DNS name of stage 0.
+    `{model}` for ServeRequest.model_folder, `{artifact}` for ServeRequest.artifact, `{stage}` and
+    `{stages}` for this pod's pipeline stage and their number, `{leader}` for the DNS name of stage
+    0, `{rank}` for the rank that runs it (of a stage's server, the first).
     """
 
     tool: str
@@ -242,6 +256,46 @@ class SweepRequest:
     key: str
     stamp: str
     contract: int = CONTRACT_VERSION
+
+
+@dataclass(frozen=True)
+class Generation:
+    """How a server is asked for one token over HTTP, where it does not speak OpenAI's way.
+
+    `body` is sent as JSON to `path`; a good answer is a JSON object that has text under `answer`.
+    """
+
+    path: str
+    body: dict[str, Any]
+    answer: str
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Where a server counts its work, if not on its HTTP port: Prometheus' text on `port`.
+
+    A series whose line begins with one of `series` changes only as requests are worked on.
+    """
+
+    port: int
+    path: str
+    series: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a server needs besides a command and one configuration file.
+
+    `copies` are folders of the image by where they are put below REPOSITORY, `files` texts by
+    where they are written, afterwards; placeholders as in Command. `followers` is the command of
+    each rank but the first, where that is another one and Open MPI starts the ranks.
+    """
+
+    files: dict[str, str] = field(default_factory=dict)
+    copies: dict[str, str] = field(default_factory=dict)
+    followers: tuple[str, ...] = ()
+    generation: Generation | None = None
+    counters: Counters | None = None
 
 
 @dataclass(frozen=True)
@@ -284,6 +338,7 @@ class ServeRequest:
     stall_seconds: int = 900
     hang_seconds: int = 300
     inputs: dict[str, Any] = field(default_factory=dict)
+    prepared: Prepared | None = None
     contract: int = CONTRACT_VERSION
 
     @property
@@ -293,10 +348,10 @@ class ServeRequest:
 
     @property
     def by_mpi(self) -> bool:
-        """Whether stage 0 starts all ranks with `mpirun`."""
-        if self.pipeline == 1:
-            return False
-        return (self.launch or self._usual_launch) == LAUNCH_MPI
+        """Whether stage 0 starts all ranks with `mpirun`; servers of one stage do it themselves."""
+        if self.launch:
+            return self.launch == LAUNCH_MPI and self.world_size > 1
+        return self.pipeline > 1 and self._usual_launch == LAUNCH_MPI
 
     @property
     def _usual_launch(self) -> str:
@@ -458,8 +513,8 @@ Message = TypeVar("Message", StepRequest, SweepRequest, ServeRequest, Manifest, 
 
 
 def encode(message: Any) -> str:
-    """A message as JSON of one line."""
-    return canonical(asdict(message))
+    """A message as JSON of one line; what it says nothing of is left out."""
+    return canonical({name: value for name, value in asdict(message).items() if value is not None})
 
 
 def encode_report(report: Report) -> str:
@@ -529,7 +584,28 @@ def _shaped(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
         shaped["facts"] = ModelFacts.read(shaped["facts"])
     if shaped.get("first") is not None:
         shaped["first"] = FirstCause(**shaped["first"])
+    if shaped.get("prepared") is not None:
+        shaped["prepared"] = _prepared(shaped["prepared"])
     return shaped
+
+
+def _prepared(raw: Mapping[str, Any]) -> Prepared:
+    generation, counters = raw.get("generation"), raw.get("counters")
+    return Prepared(
+        files=dict(raw.get("files", {})),
+        copies=dict(raw.get("copies", {})),
+        followers=tuple(raw.get("followers", ())),
+        generation=(
+            Generation(generation["path"], dict(generation["body"]), generation["answer"])
+            if generation
+            else None
+        ),
+        counters=(
+            Counters(int(counters["port"]), counters["path"], tuple(counters["series"]))
+            if counters
+            else None
+        ),
+    )
 
 
 def _command(raw: Mapping[str, Any]) -> Command:

@@ -170,11 +170,13 @@ class Leader(Pod):
 
     def _start_mpirun(self, found: mpi.MPI) -> None:
         run, request = self.places.run, self.request
+        # A stage alone has asked nobody for addresses, and needs no network.
+        addresses = self._addresses or (mpi.HERE,)
         hosts = run / "hosts"
-        hosts.write_text(mpi.hostfile(self._addresses, request.tensor), encoding="utf-8")
-        stages = {address: stage for stage, address in enumerate(self._addresses)}
+        hosts.write_text(mpi.hostfile(addresses, request.tensor), encoding="utf-8")
+        stages = {address: stage for stage, address in enumerate(addresses)}
         self.places.world.write_text(json.dumps(stages), encoding="utf-8")
-        interface = interface_of(self._addresses[0])
+        interface = interface_of(addresses[0]) if self._addresses else ""
         command = mpi.command(
             str(hosts),
             str(run / RANK_PROGRAM),

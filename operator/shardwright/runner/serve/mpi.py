@@ -13,6 +13,8 @@ from dataclasses import dataclass
 _VERSION = re.compile(r"mpirun \(Open MPI\) (\d+)\.(\d+)(?:\.(\d+))?")
 _ORTE_MAJOR = 4
 _MAJORS = (_ORTE_MAJOR, 5)
+# What Open MPI takes for this machine in a hostfile.
+HERE = "localhost"
 
 
 class MPIError(Exception):

@@ -30,6 +30,7 @@ from shardwright.runner.serve.links import judge
 from shardwright.runner.serve.mpi import MPI
 from shardwright.runner.serve.nccl import Ways
 from shardwright.runner.serve.places import Pace, Places
+from shardwright.runner.serve.prepare import order_of
 from shardwright.runner.serve.ranks import RankEnded, RankMisplaced, RankServer, RankStarted
 from shardwright.runner.serve.shm import remove_leftovers
 from shardwright.runner.serve.table import rank_rows
@@ -75,7 +76,7 @@ class Pod(ABC):
         Args:
             request: What the pod is asked to do.
             around: What it works with.
-            order: `argv` and `env` of each rank, or of the stage's server.
+            order: What ranks, or the stage's server, run (`prepare.order`).
             gpus: What to call the pod's devices, by local rank.
             found: The image's Open MPI, where it starts the ranks.
         """
@@ -166,9 +167,10 @@ class Pod(ABC):
 
     def start_server(self) -> None:
         """Start this stage's own server, which runs its ranks itself."""
-        env = {**self.environment, **self.order["env"]}
         first = self.request.stage * self.request.tensor
-        pid = self.start(SERVER, self.order["argv"], env, lambda line: self._printed(first, line))
+        own = order_of(self.order, first)
+        env = {**self.environment, **own["env"]}
+        pid = self.start(SERVER, own["argv"], env, lambda line: self._printed(first, line))
         for local in range(self.request.tensor if pid else 0):
             self._ranks[first + local] = RankStarted(first + local, local, pid)
 

@@ -13,11 +13,11 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from shardwright.runner.contract import ServeRequest
+from shardwright.runner.contract import Counters, Generation, Prepared, ServeRequest
 from shardwright.runner.serve.places import Pace
 
 HEALTH_SECONDS = 3.0
@@ -54,6 +54,9 @@ class Prober:
     ) -> None:
         """Ask from now on; `changed` is called, in another thread, when an answer is new."""
         self._request, self._pace, self._changed, self._host = request, pace, changed, host
+        prepared = request.prepared or Prepared()
+        self._asked = prepared.generation or completion(request.served_name)
+        self._counters = prepared.counters or Counters(request.http_port, METRICS_PATH, ())
         self._answer = Answer()
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -101,19 +104,14 @@ class Prober:
 
     def _generate(self) -> str:
         """Have one token generated; returns what is wrong, or nothing."""
-        body = {
-            "model": self._request.served_name,
-            "prompt": "1",
-            "max_tokens": 1,
-            "temperature": 0,
-            "stream": False,
-        }
-        status, text = self._get("/v1/completions", self._pace.generation, json.dumps(body))
-        return generation_problem(status, text)
+        asked = self._asked
+        status, text = self._get(asked.path, self._pace.generation, json.dumps(asked.body))
+        return generation_problem(status, text, asked.answer)
 
     def _look_at_counters(self) -> None:
-        status, text = self._get(METRICS_PATH, HEALTH_SECONDS)
-        mark = progress(text) if status == HTTPStatus.OK else ""
+        counters = self._counters
+        status, text = self._get(counters.path, HEALTH_SECONDS, port=counters.port)
+        mark = progress(text, counters.series) if status == HTTPStatus.OK else ""
         if mark and mark != self._mark:
             first = not self._mark
             self._mark = mark
@@ -138,10 +136,12 @@ class Prober:
             )
         self._changed()
 
-    def _get(self, path: str, seconds: float, body: str | None = None) -> tuple[int, str]:
+    def _get(
+        self, path: str, seconds: float, body: str | None = None, port: int = 0
+    ) -> tuple[int, str]:
         """Status and text of an answer; status 0 and the reason when there is none."""
         connection = http.client.HTTPConnection(
-            self._host, self._request.http_port, timeout=seconds
+            self._host, port or self._request.http_port, timeout=seconds
         )
         headers = {"Connection": "close"}
         if body is not None:
@@ -156,10 +156,24 @@ class Prober:
             connection.close()
 
 
-def generation_problem(status: int, text: str) -> str:
-    """Whether an answer to a completion request holds a generated token; empty if it does."""
+def completion(model: str) -> Generation:
+    """OpenAI's way to ask for one token."""
+    body = {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0, "stream": False}
+    return Generation("/v1/completions", body, "")
+
+
+def generation_problem(status: int, text: str, answer: str = "") -> str:
+    """Whether an answer holds a generated token; empty if it does.
+
+    Args:
+        status: HTTP's; 0 when there was no answer.
+        text: The body.
+        answer: Key of the generated text in the answer; empty for OpenAI's completions.
+    """
     if status != HTTPStatus.OK:
         return f"a generation of one token: {status} {text[:200]}".strip()
+    if answer:
+        return _text_problem(text, answer)
     try:
         found = json.loads(text)
         choice = found["choices"][0]
@@ -171,12 +185,30 @@ def generation_problem(status: int, text: str) -> str:
     return ""
 
 
-def progress(text: str) -> str:
+def _text_problem(text: str, answer: str) -> str:
+    """Whether an object has text under a key; a token of its own may decode to none."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        return f"a generation of one token: an answer that is no JSON ({error})"
+    if not isinstance(found, dict) or not isinstance(found.get(answer), str):
+        return f"a generation of one token: an answer without {answer}: {text[:200]}"
+    return ""
+
+
+def progress(text: str, series: Sequence[str] = ()) -> str:
     """A mark that changes as the engine works, from its metrics page; empty if it shows none.
 
     TensorRT-LLM up to 1.2 gives a JSON list of the iterations since the last look, others
     Prometheus' text. It is looked at only when a generation is late, as looking empties that list.
+
+    Args:
+        text: The page.
+        series: How the lines begin that count; empty for what the known servers have.
     """
+    if series:
+        lines = (line for line in text.splitlines() if line.startswith(tuple(series)))
+        return " ".join(line.rpartition(" ")[2] for line in lines)
     stripped = text.lstrip()
     if stripped.startswith("["):
         try:

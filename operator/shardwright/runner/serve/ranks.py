@@ -16,6 +16,7 @@ from typing import Any
 from shardwright.runner.contract import ServeRequest
 from shardwright.runner.log import say
 from shardwright.runner.serve.frames import FRAME_LIMIT_BYTES, ChannelError, read_frame, write_frame
+from shardwright.runner.serve.prepare import order_of
 
 _FIRST_SECONDS = 10.0
 _FOREVER_SECONDS = 365 * 86400.0
@@ -83,7 +84,7 @@ class RankServer:
         Args:
             path: Of the socket.
             request: What the pod is asked to do.
-            order: `argv` and `env` of every rank.
+            order: What ranks run (`prepare.order`).
             told: Takes what happens; called in other threads. An end is acknowledged when it
                 returns.
             printed: Takes each line of each rank; called in other threads.
@@ -126,7 +127,7 @@ class RankServer:
                     self._told(RankMisplaced(problem))
                     return
                 self._told(RankStarted(rank, local, int(hello["pid"])))
-                _write(stream, self._order)
+                _write(stream, order_of(self._order, rank))
                 self._listen(stream, rank)
             except (ChannelError, ValueError, KeyError, TypeError) as error:
                 # Its program was killed with it, or it is none; Open MPI ends the job then, and the
