@@ -58,3 +58,12 @@ def test_every_split_answers_with_the_tokens_of_the_whole_model(
         # Stages keep apart.
         assert len({row["node"] for row in rows}) == pipeline
     assert len(taken) == len(set(taken)) == tensor * pipeline * replicas
+
+
+def test_what_tensor_ranks_talk_over_is_read_and_told(shapes: Site) -> None:
+    shapes.ready("tp4")
+    verified = shapes.kube.wait_reason("tp4", "TopologyVerified", "LinksAsPlanned", 60)
+    assert verified["status"] == "True"
+    assert verified["message"] == "tensor ranks talk over NVLink in 1 serving replicas"
+    [group] = shapes.kube.get("tp4")["status"]["groups"]
+    assert group["links"] == {"tensor": "NVLink", "pipeline": "None", "slow": []}
