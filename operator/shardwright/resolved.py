@@ -41,7 +41,8 @@ class StageRoom:
     """Bytes that one GPU of a pipeline stage holds, and the tokens that its KV cache takes.
 
     `activation` is the peak of a forward pass, `runtime` what context, communication buffers and
-    graphs take; `kv_cache` is what is left, negative when it does not fit.
+    graphs take, `lora` the slots of adapters; `kv_cache` is what is left, negative when it does not
+    fit.
     """
 
     stage: int
@@ -51,6 +52,7 @@ class StageRoom:
     runtime: int
     kv_cache: int
     kv_tokens: int
+    lora: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,7 @@ def test_a_field_is_either_required_or_has_a_default_or_may_be_absent() -> None:
             if not required and "default" not in child:
                 absent.append(f"{path}.{name}".removeprefix(".spec."))
     assert absent == [
+        "lora",
         "gpu",
         "parallelism",
         "workload",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import deque
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -65,10 +66,11 @@ def violations(command: Command) -> list[str]:
     """What the tool would refuse; empty when it takes the command."""
     flags, positional, words = split(command)
     wrong = []
-    left = iter(words)
+    left = deque(words)
     free: list[str] = []
     given: set[str] = set()
-    for word in left:
+    while left:
+        word = left.popleft()
         if not word.startswith("-"):
             free.append(word)
             continue
@@ -77,8 +79,15 @@ def violations(command: Command) -> list[str]:
         given.add(word)
         if word not in flags:
             wrong.append(f"{command.tool} has no {word}")
+        elif flags[word]["type"] == "list":
+            items = 0
+            while left and not left[0].startswith("-"):
+                left.popleft()
+                items += 1
+            if not items:
+                wrong.append(f"{command.tool} {word} needs a value")
         elif flags[word]["type"] != "switch":
-            value = next(left, "")
+            value = left.popleft() if left else ""
             if not fits(value, flags[word]):
                 wrong.append(f"{command.tool} {word} does not take {value!r}")
     if len(free) != len(positional):

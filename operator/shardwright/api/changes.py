@@ -57,6 +57,10 @@ SPEC_CLASSES: Mapping[str, ChangeClass] = MappingProxyType(
         "quantization.weights": ChangeClass.WEIGHTS,
         "quantization.kvCache": ChangeClass.KV_CACHE,
         "quantization.calibration": ChangeClass.WEIGHTS,
+        "lora.maxRank": ChangeClass.BUILD,
+        "lora.targetModules": ChangeClass.BUILD,
+        # Slots are made when the runtime starts; no engine is compiled for their number.
+        "lora.maxLoaded": ChangeClass.ROLLING,
         # Once a shape is given nothing depends on it; while fields are open see `hashed_wish`.
         "workload": ChangeClass.NONE,
         "replicas": ChangeClass.NONE,
@@ -70,6 +74,8 @@ SPEC_CLASSES: Mapping[str, ChangeClass] = MappingProxyType(
 
 # Quantities may be written as a number or as a string and mean the same.
 _QUANTITIES = ("pod.resources", "pod.shmSize")
+# Sets: their order means nothing.
+_SETS = frozenset({"lora.targetModules"})
 # Free-form: a null in it is a value of the runtime's, not an absent field of ours.
 _FREE_FORM = "engine.config"
 
@@ -213,6 +219,8 @@ def _plain(value: Any, path: str) -> Any:  # noqa: ANN401 - any JSON value
     if isinstance(value, dict):
         items = ((name, _plain(item, _join(path, name))) for name, item in value.items())
         return {name: item for name, item in items if item is not None}
+    if path in _SETS:
+        return sorted(value)
     if isinstance(value, list):
         return [_plain(item, path) for item in value]
     if path.startswith(_QUANTITIES) and isinstance(value, int):

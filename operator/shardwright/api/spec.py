@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from shardwright.api.lora import LoRA
 from shardwright.api.model import Model, SecretReference
 from shardwright.api.rules import Rule
 from shardwright.api.running import (
@@ -64,6 +65,7 @@ __all__ = [
     "LabelKey",
     "LabelValue",
     "Limits",
+    "LoRA",
     "Model",
     "ModelSpec",
     "ObjectName",
@@ -89,6 +91,9 @@ class CommonSpec(Model):
 
     model: ModelSpec = Field(description="The model.")
     engine: EngineSpec = Field(default_factory=EngineSpec, description="The engine.")
+    lora: LoRA | None = Field(
+        default=None, description="Adapters of the model; left out, it takes none."
+    )
     replicas: Int = Field(default=1, ge=0, le=1024, description="Replicas; 0 frees every GPU.")
     placement: Placement = Field(default_factory=Placement, description="Where replicas may run.")
     rollout: Rollout = Field(

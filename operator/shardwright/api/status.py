@@ -48,6 +48,9 @@ class StageMemory(StatusModel):
     weights_gib: float = Field(alias="weightsGiB")
     activation_gib: float = Field(default=0.0, alias="activationGiB")
     runtime_gib: float = Field(default=0.0, alias="runtimeGiB")
+    lora_gib: float = Field(
+        default=0.0, alias="loraGiB", description="Slots of adapters, loaded or not."
+    )
     kv_cache_gib: float = Field(
         default=0.0, alias="kvCacheGiB", description="What is left; below 0 it does not fit."
     )

@@ -196,7 +196,7 @@ def ask(asked: AskedSpec, model: Model, fleet: Fleet, replicas: int | None) -> A
         model,
         fleet,
         workload_of(asked),
-        engine_settings(asked.engine),
+        engine_settings(asked.engine, asked.lora),
         limits_of(asked, replicas),
     )
 

@@ -81,7 +81,7 @@ def does_not_fit(spec: LLMDeploymentSpec, plan: MemoryPlan) -> str:
     if plan.concurrency >= 1:
         return ""
     worst = min(plan.stages, key=lambda stage: stage.kv_pool)
-    used = worst.weights + worst.activation + worst.runtime
+    used = worst.weights + worst.lora + worst.activation + worst.runtime
     return (
         f"{_split(spec)}: stage {worst.stage} needs {used / GIB:.1f} GiB of a GPU's "
         f"{worst.total / GIB:.1f} GiB (weights {worst.weights / GIB:.1f}) before any KV cache, and "

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.api.asked import AskedSpec
+from shardwright.api.lora import LoRA
 from shardwright.api.serving import EngineSpec, WeightPrecision
 from shardwright.api.spec import LLMDeploymentSpec, StagePlacement
 from shardwright.runner.config_keys import unpack_config
@@ -48,8 +49,13 @@ def _model(config: str, name: str, total: int) -> Model:
     return model_from_config(load_json(unpack_config(config)), name=name, index=index)
 
 
-def engine_settings(engine: EngineSpec) -> EngineSettings:
-    """The part of an engine that decides memory, and what its build takes."""
+def engine_settings(engine: EngineSpec, lora: LoRA | None = None) -> EngineSettings:
+    """The part of an engine that decides memory, and what its build takes.
+
+    Args:
+        engine: The spec's.
+        lora: The spec's: its slots are taken whether adapters are loaded or not.
+    """
     limits = engine.limits
     return EngineSettings(
         runtime=engine.runtime.value,
@@ -59,6 +65,9 @@ def engine_settings(engine: EngineSpec) -> EngineSettings:
         max_seq_len=limits.max_seq_len,
         max_num_tokens=limits.max_num_tokens,
         max_batch_size=limits.max_batch_size,
+        lora_slots=lora.max_loaded if lora is not None else 0,
+        lora_rank=lora.max_rank if lora is not None else 0,
+        lora_modules=lora.hf_modules if lora is not None else (),
         build_workers=engine.build.workers,
     )
 
@@ -109,7 +118,7 @@ def _question(asked: AskedSpec) -> tuple[object, ...]:
         asked.model.uri,
         asked.model.dtype,
         # How an engine is built decides no shape.
-        replace(engine_settings(asked.engine), build_workers=1),
+        replace(engine_settings(asked.engine, asked.lora), build_workers=1),
         limits_of(asked, None),
         workload_of(asked),
         dict(placement.node_selector),

@@ -156,6 +156,7 @@ def _stage(stage: StageRoom) -> StageMemory:
         weights_gib=_gib(stage.weights),
         activation_gib=_gib(stage.activation),
         runtime_gib=_gib(stage.runtime),
+        lora_gib=_gib(stage.lora),
         kv_cache_gib=_gib(stage.kv_cache),
         kv_tokens=max(0, stage.kv_tokens),
     )

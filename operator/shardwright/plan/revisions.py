@@ -106,7 +106,16 @@ def _planned(resolved: Resolved) -> dict[str, Any]:
     if resolved.chosen is not None:
         data["chosen"] = asdict(resolved.chosen)
     if resolved.room is not None:
-        data["room"] = asdict(resolved.room)
+        data["room"] = _written(resolved.room)
+    return data
+
+
+def _written(room: Room) -> dict[str, Any]:
+    """A memory plan; what a model without adapters has none of is left out."""
+    data = asdict(room)
+    for stage in data["stages"]:
+        if not stage["lora"]:
+            del stage["lora"]
     return data
 
 

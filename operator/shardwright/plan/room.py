@@ -23,9 +23,8 @@ def memory_plan(spec: LLMDeploymentSpec, model: Model, gpu_bytes: int) -> Memory
         return None
     gpu = GPUMemory(gpu_bytes, spec.gpu.product)
     try:
-        return plan_memory(
-            model, shape, precision_of(spec, model), engine_settings(spec.engine), gpu
-        )
+        engine = engine_settings(spec.engine, spec.lora)
+        return plan_memory(model, shape, precision_of(spec, model), engine, gpu)
     except ValueError:
         # No constants are known for this engine, or the shape cannot be counted.
         return None
@@ -39,6 +38,7 @@ def room_of(plan: MemoryPlan) -> Room:
                 stage=stage.stage,
                 layers=stage.layers,
                 weights=stage.weights,
+                lora=stage.lora,
                 activation=stage.activation,
                 runtime=stage.runtime,
                 kv_cache=stage.kv_pool,

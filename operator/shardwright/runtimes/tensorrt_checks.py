@@ -18,7 +18,12 @@ from shardwright.api.spec import (
     LLMDeploymentSpec,
     WeightPrecision,
 )
-from shardwright.runtimes import tensorrt_config, tensorrt_precision, tensorrt_versions
+from shardwright.runtimes import (
+    tensorrt_config,
+    tensorrt_lora,
+    tensorrt_precision,
+    tensorrt_versions,
+)
 from shardwright.runtimes.base import Refusal
 from shardwright.runtimes.tensorrt_precision import Compute, Span, dotted
 
@@ -203,6 +208,11 @@ def reserved_config(asked: Asked) -> Refusal | None:
     return tensorrt_config.reserved_config(asked.spec)
 
 
+def owned_by_lora(asked: Asked) -> Refusal | None:
+    """A configuration key that follows from spec.lora."""
+    return tensorrt_lora.owned_config(asked.spec)
+
+
 def unknown_config(asked: Asked) -> Refusal | None:
     """A configuration key that the runtime would refuse, or drop, when it starts."""
     return tensorrt_config.unknown_config(asked.spec)
@@ -231,5 +241,6 @@ SPEC_CHECKS: tuple[Check, ...] = (
     kv_without_calibration,
     not_a_gptq_name,
     reserved_config,
+    owned_by_lora,
     unknown_config,
 )

@@ -76,6 +76,34 @@ NESTED_KEYS: Mapping[str, frozenset[str]] = {
         }
     ),
     "cuda_graph_config": frozenset({"batch_sizes", "enable_padding", "max_batch_size"}),
+    "lora_config": frozenset(
+        {
+            "lora_ckpt_source",
+            "lora_dir",
+            "lora_target_modules",
+            "max_cpu_loras",
+            "max_lora_rank",
+            "max_loras",
+            "swap_gate_up_proj",
+            "trtllm_modules_to_hf_modules",
+        }
+    ),
+    "peft_cache_config": frozenset(
+        {
+            "device_cache_percent",
+            "host_cache_size",
+            "lora_prefetch_dir",
+            "max_adapter_size",
+            "max_pages_per_block_device",
+            "max_pages_per_block_host",
+            "num_copy_streams",
+            "num_device_module_layer",
+            "num_ensure_workers",
+            "num_host_module_layer",
+            "num_put_workers",
+            "optimal_adapter_size",
+        }
+    ),
     "moe_config": frozenset({"backend", "load_balancer", "max_num_tokens"}),
     "scheduler_config": frozenset(
         {"capacity_scheduler_policy", "context_chunking_policy", "dynamic_batch_config"}

@@ -9,6 +9,7 @@ from shardwright.api.names import PORT_HTTP, PORT_RUNNER
 from shardwright.api.spec import Backend, DType, KVPrecision, LLMDeploymentSpec, WeightPrecision
 from shardwright.resolved import Resolved
 from shardwright.runner.contract import READY_PATH, SERVE_CONFIG, Command, served_model
+from shardwright.runtimes import tensorrt_lora
 from shardwright.runtimes.base import ModelSource, Probe
 from shardwright.runtimes.tensorrt_config import KV_CACHE
 from shardwright.runtimes.tensorrt_precision import DTYPES, KV_DTYPES
@@ -35,6 +36,7 @@ def proof_inputs(
             "maxInputLen": limits.max_input_len,
             "maxSeqLen": limits.max_seq_len,
         },
+        **tensorrt_lora.engine_inputs(spec),
     }
     weights, kv_cache = spec.quantization.weights, spec.quantization.kv_cache
     inputs: dict[str, object] = {
@@ -110,7 +112,8 @@ def serve_config(resolved: Resolved) -> dict[str, Any]:
         kv_cache["enable_block_reuse"] = False
     own = dict(spec.engine.config)
     kv_cache.update(own.pop(KV_CACHE, None) or {})
-    return {**config, **own, KV_CACHE: kv_cache}
+    adapters = tensorrt_lora.serve_keys(spec, resolved.facts)
+    return {**config, **own, **adapters, KV_CACHE: kv_cache}
 
 
 def readiness(resolved: Resolved) -> Probe:  # noqa: ARG001

@@ -27,6 +27,7 @@ from shardwright.runner.contract import (
     checkpoint_files,
     engine_files,
 )
+from shardwright.runtimes import tensorrt_lora
 from shardwright.runtimes.base import ModelSource
 from shardwright.runtimes.tensorrt_precision import (
     CALIBRATED,
@@ -248,6 +249,7 @@ def _engine(
         },
         "plugins": {"gemm": build.plugins.gemm, "pagedContextFMHA": paged},
         "workers": build.workers,
+        **tensorrt_lora.engine_inputs(spec),
     }
     argv = (
         "trtllm-build",
@@ -260,6 +262,7 @@ def _engine(
         *("--gemm_plugin", build.plugins.gemm),
         *("--use_paged_context_fmha", "enable" if paged else "disable"),
         *("--workers", str(build.workers)),
+        *tensorrt_lora.build_flags(spec),
         # Its default is a file in the working directory, which may be read-only.
         *("--output_timing_cache", "{scratch}/model.cache"),
     )

@@ -22,12 +22,18 @@ from shardwright.sizing.weights import (
 
 @functools.lru_cache(maxsize=4096)
 def lora_bytes(
-    model: Model, shape: Shape, slots: int, rank: int, remainder: Remainder
+    model: Model,
+    shape: Shape,
+    slots: int,
+    rank: int,
+    remainder: Remainder,
+    modules: tuple[str, ...] = (),
 ) -> tuple[int, ...]:
     """Bytes of adapter slots on one GPU of every stage.
 
     Slots are taken before any adapter is loaded, at the highest rank: slots × rank × (inputs +
-    outputs) of every attention and dense projection, in 16 bits. Of a matrix whose outputs are
+    outputs) of every attention and dense projection, in 16 bits, or of those of `modules` (the last
+    part of their names) where that is not empty. Of a matrix whose outputs are
     shared the inputs' half is whole on every rank, and the other way round (vLLM's
     `ColumnParallelLinearWithLoRA`, `RowParallelLinearWithLoRA`). Routed experts are left out.
     """
@@ -39,7 +45,9 @@ def lora_bytes(
         layer: sum(
             _adapted(part, layer.attention.kv_heads, ranks)
             for part in matrices(layer, model.hidden)
-            if part.split in (Split.RANKS, Split.KV_HEADS) and part.outputs > 1
+            if part.split in (Split.RANKS, Split.KV_HEADS)
+            and part.outputs > 1
+            and (not modules or part.path.rsplit(".", 1)[-1] in modules)
         )
         for layer in set(model.layers)
     }

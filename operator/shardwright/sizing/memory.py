@@ -66,7 +66,9 @@ def plan_memory(
     remainder = constants.remainder
     weights = stage_weights(model, precision.weights, shape, remainder, ratio)
     caches = stage_caches(model, precision.kv_cache, shape, remainder, constants.pooling)
-    adapters = lora_bytes(model, shape, engine.lora_slots, engine.lora_rank, remainder)
+    adapters = lora_bytes(
+        model, shape, engine.lora_slots, engine.lora_rank, remainder, engine.lora_modules
+    )
     drafted, cache_of_draft = _draft(model, precision, shape, engine, constants, draft)
     runtime, outside = _runtime(constants, shape)
     last = shape.pipeline - 1

@@ -54,6 +54,7 @@ class EngineSettings:
         max_batch_size: Requests in flight.
         lora_slots: Adapters held at once.
         lora_rank: Highest rank of an adapter.
+        lora_modules: Projections that adapters may change, by transformers' names; empty is all.
         own_draft: Whether the multi-token-prediction layers that the checkpoint brings are loaded
             to draft tokens.
         build_workers: Ranks that an engine's build works on at the same time, each on a GPU.
@@ -68,6 +69,7 @@ class EngineSettings:
     max_batch_size: int = 64
     lora_slots: int = 0
     lora_rank: int = 0
+    lora_modules: tuple[str, ...] = ()
     own_draft: bool = False
     build_workers: int = 1
 

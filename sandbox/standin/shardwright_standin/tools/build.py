@@ -40,6 +40,7 @@ _PLUGINS = (
     "user_buffer",
     "use_fused_mlp",
 )
+_ADAPTERS = ("max_lora_rank", "lora_target_modules")
 _PLAYED = {
     "checkpoint_dir",
     "output_dir",
@@ -53,6 +54,7 @@ _PLAYED = {
     "profiling_verbosity",
     *_LIMITS,
     *_PLUGINS,
+    *_ADAPTERS,
 }
 _NOT_ON_SM100 = (
     "gemm_swiglu_plugin",
@@ -122,8 +124,8 @@ def _build_config(configured: Mapping[str, Any], values: Mapping[str, Any]) -> d
         "lora_config": {
             "lora_dir": [],
             "lora_ckpt_source": "hf",
-            "max_lora_rank": 64,
-            "lora_target_modules": [],
+            "max_lora_rank": values["max_lora_rank"],
+            "lora_target_modules": list(values["lora_target_modules"] or ()),
         },
         "plugin_config": plugins,
     }
