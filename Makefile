@@ -56,6 +56,7 @@ format: $(READY) ## format the code
 generate: $(READY) ## write the CRD and the chart's copy of it
 	$(BIN)/shardwright crd --output crds/llmdeployments.yaml
 	$(BIN)/python hack/sync_chart.py
+	$(BIN)/python hack/engine_flags.py
 
 .PHONY: lint
 lint: $(READY) ## format, lint, types, import contracts, generated files
@@ -65,6 +66,7 @@ lint: $(READY) ## format, lint, types, import contracts, generated files
 	$(BIN)/lint-imports
 	$(BIN)/shardwright crd --check
 	$(BIN)/python hack/sync_chart.py --check
+	$(BIN)/python hack/engine_flags.py --check
 
 .PHONY: check
 check: lint ## lint, and the unit tests

@@ -143,6 +143,8 @@ def test_effects_on_the_pytorch_backend_with_weights_as_they_are(
     change: ChangeClass, expected: str
 ) -> None:
     assert _columns(effects(change, Backend.PYTORCH, quantized=False)) == expected
+    # vLLM and SGLang: whatever the weights are, the checkpoint is the model's own
+    assert _columns(effects(change, None, quantized=True)) == expected
 
 
 @pytest.mark.parametrize("table", [TENSORRT, PYTORCH_QUANTIZED])

@@ -40,6 +40,10 @@ REASON_SOURCES = [
     CODE / "runner/__main__.py",
     CODE / "runner/contract.py",
     *sorted((CODE / "runtimes").glob("tensorrt_*.py")),
+    *sorted((CODE / "runtimes").glob("direct*.py")),
+    CODE / "runtimes/flag_files.py",
+    CODE / "runtimes/vllm.py",
+    CODE / "runtimes/sglang.py",
 ]
 # Words in those files that look like reasons and are none.
 NOT_REASONS = {

@@ -144,17 +144,20 @@ def change_class(path: str) -> ChangeClass:
     raise UnclassifiedPathError(f"spec.{path} has no change class: add it to SPEC_CLASSES")
 
 
-def effects(change: ChangeClass, backend: Backend, quantized: bool) -> Effects:  # noqa: FBT001 - a column of the table
+def effects(change: ChangeClass, backend: Backend | None, quantized: bool) -> Effects:  # noqa: FBT001 - a column of the table
     """What a change of this class causes under the new spec's backend and quantization.
 
     The TensorRT backend always has a checkpoint (split for TP and PP) and an engine. The PyTorch
     backend has no engine, and a checkpoint only if the weights are quantized (`quantized`); limits
-    are start options there but still need a proof, since they decide what memory is left.
+    are start options there but still need a proof, since they decide what memory is left. Runtimes
+    without a choice of backends (None: vLLM, SGLang) load the model's own checkpoint: they have
+    neither.
     """
     row = _TABLE[change]
     if backend is Backend.TENSORRT:
         return row
-    checkpoint = row.checkpoint and quantized and change not in _NOT_IN_A_SHARED_CHECKPOINT
+    made = quantized and backend is not None
+    checkpoint = row.checkpoint and made and change not in _NOT_IN_A_SHARED_CHECKPOINT
     return Effects(row.fetch, checkpoint, engine=False, candidate=row.candidate, roll=row.roll)
 
 

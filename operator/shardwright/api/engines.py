@@ -12,6 +12,8 @@ from typing import Any, Protocol
 # The newest version of each runtime whose command line and limits are recorded.
 DEFAULT_VERSIONS: Mapping[str, str] = {
     "TensorRTLLM": "1.2.1",
+    "VLLM": "0.33.0",
+    "SGLang": "0.5.23",
 }
 # Runtimes with a choice of backends, and which is meant: the others have one way to run.
 DEFAULT_BACKENDS: Mapping[str, str] = {"TensorRTLLM": "TensorRT"}

@@ -21,6 +21,8 @@ class Runtime(StrEnum):
     """Which engine runtime serves the model."""
 
     TENSORRT_LLM = "TensorRTLLM"
+    VLLM = "VLLM"
+    SGLANG = "SGLang"
 
 
 class Backend(StrEnum):

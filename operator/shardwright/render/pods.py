@@ -91,7 +91,7 @@ def serve_request(resolved: Resolved, identity: GroupIdentity, stage: int) -> Se
         model_folder=model_folder(spec),
         served_name=spec.model.served_name,
         product=spec.gpu.product,
-        command=engine.serve_command(resolved),
+        command=engine.serve_command(resolved, stage),
         config=dict(engine.serve_config(resolved)),
         peers=tuple(
             rank_address(stage_pod_name(identity, peer), service, identity.namespace)

@@ -83,8 +83,12 @@ class EngineRuntime(Protocol):
     ) -> Mapping[str, object]:
         """Everything whose change asks for a new proof by a candidate."""
 
-    def serve_command(self, resolved: Resolved) -> Command:
-        """The command that one replica's ranks run."""
+    def serve_command(self, resolved: Resolved, stage: int = 0) -> Command:
+        """The command that this pipeline stage of one replica runs.
+
+        Most runtimes start every stage with one command and the placeholders of
+        `runner.contract.Command`; a flag that only some stages take depends on `stage`.
+        """
 
     def serve_config(self, resolved: Resolved) -> Mapping[str, Any]:
         """The content of the runtime's own configuration file."""

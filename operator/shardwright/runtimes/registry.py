@@ -6,9 +6,15 @@ from collections.abc import Mapping
 
 from shardwright.api.spec import Runtime
 from shardwright.runtimes.base import EngineRuntime
+from shardwright.runtimes.sglang import SGLang
 from shardwright.runtimes.tensorrt_llm import TensorRTLLM
+from shardwright.runtimes.vllm import VLLM
 
-RUNTIMES: Mapping[Runtime, EngineRuntime] = {Runtime.TENSORRT_LLM: TensorRTLLM()}
+RUNTIMES: Mapping[Runtime, EngineRuntime] = {
+    Runtime.TENSORRT_LLM: TensorRTLLM(),
+    Runtime.VLLM: VLLM(),
+    Runtime.SGLANG: SGLang(),
+}
 
 
 def runtime(name: Runtime) -> EngineRuntime:

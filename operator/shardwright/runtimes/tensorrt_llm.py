@@ -56,7 +56,7 @@ class TensorRTLLM:
         """Everything whose change asks for a new proof by a candidate."""
         return tensorrt_serve.proof_inputs(spec, model, image, serve_key)
 
-    def serve_command(self, resolved: Resolved) -> Command:
+    def serve_command(self, resolved: Resolved, stage: int = 0) -> Command:  # noqa: ARG002
         """`trtllm-serve`, under the vendor's launcher when there are several stages."""
         return tensorrt_serve.serve_command(resolved)
 

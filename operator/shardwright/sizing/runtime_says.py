@@ -34,6 +34,7 @@ from shardwright.sizing.shape import EngineSettings, Precision, Shape
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _GPTQ = "gptq"
+_UNKNOWN_VERSION = "UnknownVersion"
 _SUFFIX = re.compile(r"(For[A-Z].*|LMHeadModel)$")
 
 
@@ -72,6 +73,7 @@ def _uri(model: Model) -> str:
 class RuntimeVoice:
     """Asks the runtime of one question; it has nothing to say of runtimes that are not ours.
 
+    Nor of versions whose command line is not known: they are planned by their constants alone.
     Specs are made once for each product and precision, and copied for each shape.
     """
 
@@ -92,9 +94,11 @@ class RuntimeVoice:
         if self._runtime is None:
             return None
         spec = self._spec(pool, precision)
-        return self._runtime.refuse_spec(spec, pool.compute) or self._runtime.refuse_model(
-            spec, self._facts
-        )
+        refusal = self._runtime.refuse_spec(spec, pool.compute)
+        if refusal is not None and refusal.reason == _UNKNOWN_VERSION:
+            self._runtime = None
+            return None
+        return refusal or self._runtime.refuse_model(spec, self._facts)
 
     def on_shape(self, pool: Pool, precision: Precision, shape: Shape) -> Refusal | None:
         """Whether the runtime takes the model so split; attention groups count as their ranks."""

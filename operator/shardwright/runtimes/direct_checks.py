@@ -1,0 +1,250 @@
+"""What runtimes that load checkpoints themselves cannot do, told before anything is fetched or run.
+
+The two tuples at the end are the documentation: every check is a small function that answers with
+a refusal or None, and the first refusal is the one the user reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shardwright.api.spec import Build, DType, LLMDeploymentSpec, WeightPrecision
+from shardwright.runner.contract import ModelFacts
+from shardwright.runtimes.base import Refusal
+from shardwright.runtimes.direct import (
+    Asked,
+    Direct,
+    Offer,
+    known_image,
+    made_online,
+    served_as_it_comes,
+)
+from shardwright.runtimes.flag_files import refuse_config
+from shardwright.runtimes.published import method, published
+from shardwright.runtimes.tensorrt_model_checks import (
+    heads_not_divisible,
+    more_stages_than_layers,
+    sequence_too_long,
+)
+from shardwright.runtimes.tensorrt_precision import BFLOAT16, Compute, Span, dotted
+
+NOT_SUPPORTED = "PrecisionNotSupported"
+
+
+def unknown_version(asked: Asked) -> Refusal | None:
+    """A version whose command line is not recorded, or that has no image."""
+    engine, known = asked.spec.engine, ", ".join(asked.engine.versions)
+    if not engine.version.startswith(asked.engine.line):
+        return Refusal(
+            "UnknownVersion",
+            f"engine.version {engine.version}: the command line of {engine.runtime} is recorded "
+            f"for {known} only; use that",
+        )
+    mirrored = asked.settings.images if asked.settings else {}
+    if (
+        engine.image
+        or known_image(asked.engine, engine.version)
+        or mirrored.get(f"{engine.runtime}/{engine.version}")
+    ):
+        return None
+    return Refusal(
+        "UnknownVersion",
+        f"engine.version {engine.version}: no image is known for it; known is {known}. Name one "
+        f"in engine.image, or have the administrator add {engine.runtime}/{engine.version} to "
+        "the operator's images",
+    )
+
+
+def nothing_to_build(asked: Asked) -> Refusal | None:
+    """Build options of a runtime that builds nothing would be ignored."""
+    if asked.spec.engine.build == Build():
+        return None
+    return Refusal(
+        "NoBuildStep",
+        f"engine.build has no effect with engine.runtime {asked.spec.engine.runtime}, which loads "
+        "the checkpoint as it is; remove it or use runtime TensorRTLLM",
+    )
+
+
+def weights_absent(asked: Asked) -> Refusal | None:
+    """A weight precision that the runtime does not have."""
+    weights = asked.spec.quantization.weights
+    absent = asked.engine.no_weights.get(weights)
+    if absent is None:
+        return None
+    return Refusal(
+        NOT_SUPPORTED,
+        f"quantization.weights {weights} is not available with {asked.named}: {absent.why}; "
+        f"choose {_others(asked)}",
+        absent.source,
+    )
+
+
+def weights_not_on_gpu(asked: Asked) -> Refusal | None:
+    """A weight precision that the GPU cannot compute with."""
+    weights = asked.spec.quantization.weights
+    return _off_gpu(asked, asked.engine.weights.get(weights), f"quantization.weights {weights}")
+
+
+def kv_absent(asked: Asked) -> Refusal | None:
+    """A KV cache precision that the runtime does not have."""
+    kv_cache = asked.spec.quantization.kv_cache
+    absent = asked.engine.no_kv_cache.get(kv_cache)
+    if absent is None:
+        return None
+    return Refusal(
+        NOT_SUPPORTED,
+        f"quantization.kvCache {kv_cache} is not available with {asked.named}: {absent.why}; "
+        "choose FP8 or None",
+        absent.source,
+    )
+
+
+def kv_not_on_gpu(asked: Asked) -> Refusal | None:
+    """A KV cache precision that the GPU cannot compute with."""
+    kv_cache = asked.spec.quantization.kv_cache
+    return _off_gpu(asked, asked.engine.kv_cache.get(kv_cache), f"quantization.kvCache {kv_cache}")
+
+
+def bfloat16_not_on_gpu(asked: Asked) -> Refusal | None:
+    """Bfloat16, asked for or likely the model's own, on a GPU without it."""
+    dtype = asked.spec.model.dtype
+    if dtype is DType.FP16 or asked.compute is None or asked.compute in BFLOAT16:
+        return None
+    meant = "BF16" if dtype is DType.BF16 else "Auto (bfloat16 for most models)"
+    return Refusal(
+        NOT_SUPPORTED,
+        f"model.dtype {meant} with {asked.named} needs compute capability {BFLOAT16}; "
+        f"{asked.spec.gpu.product} has {dotted(asked.compute)}. Choose FP16",
+        "bfloat16-since-ampere",
+    )
+
+
+def config_not_taken(asked: Asked) -> Refusal | None:
+    """A key that the runtime would refuse when it starts, or that another field decides."""
+    return refuse_config(
+        asked.spec.engine.config,
+        asked.engine.record,
+        asked.engine.owned,
+        tool=asked.named,
+        switches_off=asked.engine.switches_off,
+    )
+
+
+def _off_gpu(asked: Asked, offer: Offer | None, what: str) -> Refusal | None:
+    if offer is None or asked.compute is None or asked.compute in offer.span:
+        return None
+    return Refusal(
+        NOT_SUPPORTED,
+        f"{what} with {asked.named} needs compute capability {offer.span}; "
+        f"{asked.spec.gpu.product} has {dotted(asked.compute)}. Choose None, or a GPU product with "
+        f"compute capability {offer.span}",
+        offer.source,
+    )
+
+
+def _others(asked: Asked) -> str:
+    fit = [
+        precision.value
+        for precision, offer in asked.engine.weights.items()
+        if _fits(offer.span, asked.compute)
+    ]
+    return " or ".join([*fit, WeightPrecision.NONE.value])
+
+
+def _fits(span: Span, compute: Compute | None) -> bool:
+    return compute is None or compute in span
+
+
+def method_unknown(engine: Direct, spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+    """A checkpoint of a quantizer that the runtime does not read."""
+    name = method(facts)
+    if not name or name in engine.methods:
+        return None
+    return Refusal(
+        "CheckpointNotSupported",
+        f"model.uri {spec.model.uri}: the checkpoint is quantized by {facts.quantization}, which "
+        f"{spec.engine.runtime} {spec.engine.version} does not load; it loads "
+        f"{', '.join(sorted(engine.methods))}. Name such a checkpoint, or the 16-bit original",
+        engine.methods_source,
+    )
+
+
+def checkpoint_required(
+    engine: Direct, spec: LLMDeploymentSpec, facts: ModelFacts
+) -> Refusal | None:
+    """A precision that only a checkpoint can bring, of a 16-bit model."""
+    weights = spec.quantization.weights
+    offer = engine.weights.get(weights)
+    if offer is None or facts.quantization or made_online(engine, spec, facts):
+        return None
+    online = [kind.value for kind, other in engine.weights.items() if other.online]
+    return Refusal(
+        "QuantizedCheckpointRequired",
+        f"quantization.weights {weights}, but the model's config.json says it is in "
+        f"{facts.dtype}: {spec.engine.runtime} loads {weights} from a checkpoint that was made "
+        f"elsewhere. Name one in model.uri, use {' or '.join(online)}, which it makes while "
+        "loading, or quantize here with engine.runtime TensorRTLLM",
+        offer.source,
+    )
+
+
+def model_already_quantized(
+    engine: Direct, spec: LLMDeploymentSpec, facts: ModelFacts
+) -> Refusal | None:
+    """Another precision than the checkpoint comes in: nothing is quantized twice."""
+    weights = spec.quantization.weights
+    if not facts.quantization or served_as_it_comes(spec, facts):
+        return None
+    offer = engine.weights.get(weights)
+    own = " or ".join(sorted(kind.value for kind in published(facts)))
+    as_it_is = f"None or {own}" if own else "None"
+    return Refusal(
+        "ModelAlreadyQuantized",
+        f"quantization.weights {weights}, but the model comes quantized by {facts.quantization}; "
+        f"use weights {as_it_is}, which serves it as it is, or name its 16-bit original",
+        offer.source if offer else "",
+    )
+
+
+SpecCheck = Callable[[Asked], Refusal | None]
+SPEC_CHECKS: tuple[SpecCheck, ...] = (
+    unknown_version,
+    nothing_to_build,
+    weights_absent,
+    weights_not_on_gpu,
+    kv_absent,
+    kv_not_on_gpu,
+    bfloat16_not_on_gpu,
+    config_not_taken,
+)
+
+ModelCheck = Callable[[LLMDeploymentSpec, ModelFacts], Refusal | None]
+# What any engine needs of a model's shape.
+SHAPE_CHECKS: tuple[ModelCheck, ...] = (
+    heads_not_divisible,
+    more_stages_than_layers,
+    sequence_too_long,
+)
+CheckpointCheck = Callable[[Direct, LLMDeploymentSpec, ModelFacts], Refusal | None]
+CHECKPOINT_CHECKS: tuple[CheckpointCheck, ...] = (
+    method_unknown,
+    checkpoint_required,
+    model_already_quantized,
+)
+
+
+def refuse_spec(asked: Asked, *more: SpecCheck) -> Refusal | None:
+    """The first check that objects; `more` are the runtime's own."""
+    return next((found for check in (*SPEC_CHECKS, *more) if (found := check(asked))), None)
+
+
+def refuse_model(engine: Direct, spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+    """The first check that objects."""
+    for check in SHAPE_CHECKS:
+        if found := check(spec, facts):
+            return found
+    for judge in CHECKPOINT_CHECKS:
+        if found := judge(engine, spec, facts):
+            return found
+    return None

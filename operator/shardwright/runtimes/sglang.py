@@ -1,0 +1,199 @@
+"""SGLang as an engine runtime: it loads a published checkpoint and splits it at each start.
+
+Over several nodes every stage runs the same command with its node's rank; only the first serves
+HTTP. Read in the wheel of 0.5.23.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardwright.api.settings import Settings
+from shardwright.api.spec import KVPrecision, LLMDeploymentSpec, Runtime, WeightPrecision
+from shardwright.resolved import Artifact, Resolved
+from shardwright.runner.contract import Command, ModelFacts
+from shardwright.runtimes import direct, direct_checks, sglang_serve
+from shardwright.runtimes.base import ModelSource, Probe, Refusal
+from shardwright.runtimes.direct import Absent, Asked, Direct, Offer
+from shardwright.runtimes.flag_files import owned_by
+from shardwright.runtimes.tensorrt_precision import AMPERE, BLACKWELL, HOPPER, Span
+
+TURING = (7, 5)
+_BEFORE_ADA = Span(AMPERE, (8, 8))
+
+OWNED: Mapping[str, str] = owned_by(
+    ("model.uri", ("model-path", "tokenizer-path", "revision")),
+    ("model.servedName", ("served-model-name",)),
+    ("model.trustRemoteCode", ("trust-remote-code",)),
+    ("model.dtype", ("dtype",)),
+    ("quantization.weights", ("quantization",)),
+    ("quantization.kvCache", ("kv-cache-dtype",)),
+    ("engine.limits.maxBatchSize", ("max-running-requests",)),
+    ("engine.limits.maxNumTokens", ("chunked-prefill-size", "max-prefill-tokens")),
+    ("engine.limits.maxSeqLen", ("context-length",)),
+    ("engine.limits.gpuMemoryFraction", ("mem-fraction-static", "max-total-tokens")),
+    ("parallelism.tensor", ("tp-size",)),
+    ("parallelism.pipeline", ("pp-size",)),
+    ("parallelism (a replica is tensor × pipeline ranks) and replicas", ("dp-size",)),
+    (
+        "nothing: the operator starts the ranks of every stage",
+        (
+            "nnodes",
+            "node-rank",
+            "dist-init-addr",
+            "config",
+            "device",
+            "base-gpu-id",
+            "gpu-id-step",
+            "use-ray",
+        ),
+    ),
+    ("nothing: the operator reads the server's metrics", ("enable-metrics",)),
+    (
+        "nothing: Service, probes and the runner ask the pod over plain HTTP without a key",
+        (
+            "host",
+            "port",
+            "smg-grpc-mode",
+            "grpc-mode",
+            "grpc-port",
+            "api-key",
+            "admin-api-key",
+            "fastapi-root-path",
+            "skip-tokenizer-init",
+            "ssl-keyfile",
+            "ssl-certfile",
+            "ssl-ca-certs",
+            "ssl-keyfile-password",
+            "enable-ssl-refresh",
+        ),
+    ),
+)
+
+ENGINE = Direct(
+    runtime=Runtime.SGLANG,
+    # Tags of this form stand in the project's documents; this one was not pulled by us.
+    repository="lmsysorg/sglang",
+    versions=("0.5.23",),
+    # Flags come and go between patch releases.
+    line="0.5.23",
+    record="sglang.launch_server-0.5.23",
+    owned=OWNED,
+    switches_off=False,
+    weights={
+        WeightPrecision.FP8: Offer(
+            Span(AMPERE), "sglang-fp8-online", online=True, unpacked=_BEFORE_ADA
+        ),
+        WeightPrecision.INT4_AWQ: Offer(Span(TURING), "sglang-awq-checkpoint"),
+        WeightPrecision.INT4_GPTQ: Offer(Span(AMPERE), "sglang-gptq-checkpoint"),
+        WeightPrecision.INT8_SMOOTHQUANT: Offer(Span(AMPERE, HOPPER), "sglang-int8-w8a8"),
+        WeightPrecision.INT8: Offer(Span(AMPERE), "sglang-int8-w8a16"),
+        WeightPrecision.NVFP4: Offer(Span(BLACKWELL), "sglang-nvfp4-checkpoint"),
+    },
+    kv_cache={KVPrecision.FP8: Offer(Span(AMPERE), "sglang-fp8-kv", unpacked=_BEFORE_ADA)},
+    no_weights={
+        WeightPrecision.W4A8_AWQ: Absent(
+            "ModelOpt's W4A8 AWQ is not among the algorithms that it loads", "sglang-modelopt-algos"
+        ),
+    },
+    no_kv_cache={
+        KVPrecision.INT8: Absent(
+            "--kv-cache-dtype has no whole-number type", "sglang-kv-cache-dtypes"
+        ),
+    },
+    methods=frozenset(
+        {
+            "awq",
+            "gptq",
+            "fp8",
+            "mxfp8",
+            "blockwise-int8",
+            "w8a8-int8",
+            "w8a8-fp8",
+            "modelopt",
+            "modelopt-fp8",
+            "modelopt-fp4",
+            "modelopt-mixed",
+            "compressed-tensors",
+            "bitsandbytes",
+            "moe-wna16",
+            "w4afp8",
+            "quark",
+            "auto-round",
+            "mxfp4",
+            # Model Optimizer's algorithms, as hf_quant_config.json names them.
+            "nvfp4",
+            "w4a16-nvfp4",
+            "mixed-precision",
+        }
+    ),
+    methods_source="sglang-quantization-methods",
+)
+
+
+def pages_do_not_divide(asked: Asked) -> Refusal | None:
+    """SGLang cuts prompts at whole pages of the KV cache."""
+    page = asked.spec.engine.config.get("page-size")
+    tokens = asked.spec.engine.limits.max_num_tokens
+    if not isinstance(page, int) or page < 1 or tokens % page == 0:
+        return None
+    return Refusal(
+        "PagesDoNotDivide",
+        f"engine.limits.maxNumTokens {tokens} is no multiple of engine.config.page-size {page}: "
+        f"SGLang cuts prompts at whole pages; use {max(page, tokens // page * page)}",
+        "sglang-chunked-prefill",
+    )
+
+
+class SGLang:
+    """See `runtimes.base.EngineRuntime` for what each method answers."""
+
+    name: str = Runtime.SGLANG.value
+
+    def known_image(self, version: str) -> str | None:
+        """The project's release image, None when this version is not known."""
+        return direct.known_image(ENGINE, version)
+
+    def refuse_spec(
+        self,
+        spec: LLMDeploymentSpec,
+        compute: tuple[int, int] | None,
+        settings: Settings | None = None,
+    ) -> Refusal | None:
+        """The first check that objects; a compute capability of 0.0 is unknown."""
+        known = compute if compute and compute > (0, 0) else None
+        asked = Asked(ENGINE, spec, known, settings)
+        return direct_checks.refuse_spec(asked, pages_do_not_divide)
+
+    def refuse_model(self, spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+        """The first check that objects."""
+        return direct_checks.refuse_model(ENGINE, spec, facts)
+
+    def chain(
+        self,
+        spec: LLMDeploymentSpec,  # noqa: ARG002
+        model: ModelSource,  # noqa: ARG002
+        image: str,  # noqa: ARG002
+        settings: Settings,  # noqa: ARG002
+    ) -> tuple[Artifact, ...]:
+        """Nothing is made: the checkpoint is split as it loads."""
+        return ()
+
+    def proof_inputs(
+        self, spec: LLMDeploymentSpec, model: ModelSource, image: str, serve_key: str
+    ) -> Mapping[str, object]:
+        """Everything whose change asks for a new proof by a candidate."""
+        return direct.proof_inputs(spec, model, image, serve_key)
+
+    def serve_command(self, resolved: Resolved, stage: int = 0) -> Command:  # noqa: ARG002
+        """`sglang.launch_server`, alike on every stage."""
+        return sglang_serve.serve_command(ENGINE, resolved)
+
+    def serve_config(self, resolved: Resolved) -> Mapping[str, Any]:
+        """The content of the file that `--config` names: the user's own flags."""
+        return dict(resolved.spec.engine.config)
+
+    def readiness(self, resolved: Resolved) -> Probe:
+        """The runner's readiness endpoint."""
+        return direct.readiness(resolved)
