@@ -255,6 +255,13 @@ def test_a_lost_peer_alone_is_told_as_it_is() -> None:
     assert seen(lost, ready(1), nodes=nodes, fleet_lost=True).breakage is None
 
 
+def test_a_node_whose_clock_is_fast_does_not_make_a_lost_peer_wait() -> None:
+    lost = ended(0, report=said(REASON_PEER_LOST), finished_at=NOW + 600)
+    broken = seen(lost, ready(1)).breakage
+    assert broken is not None, "it would stay broken for ten minutes"
+    assert broken.reason == REASON_PEER_LOST
+
+
 def test_a_lost_peers_own_end_is_waited_for_a_moment() -> None:
     """Kubelets tell of their pods in any order."""
     lost = ended(0, report=said(REASON_PEER_LOST), finished_at=NOW - 1)

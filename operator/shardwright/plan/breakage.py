@@ -26,6 +26,8 @@ from shardwright.runner.contract import (
 # A pod that lost a peer ends within moments of it, and its kubelet may be the first to tell. So
 # long the peer's own end is waited for, unless the first one knows what it was.
 WORDS_SECONDS = 5.0
+# Clocks of nodes that are kept in step still differ a little, and ends are told in whole seconds.
+_CLOCKS_SECONDS = 5.0
 # The kubelet's word for a container that the kernel killed for its memory.
 OOM_KILLED = "OOMKilled"
 
@@ -122,12 +124,16 @@ def peer_lost(
 
 
 def words_awaited(pods: Sequence[PodView], now: float) -> float | None:
-    """Seconds until one that only lost its peers is taken at its word, None if that is not so."""
+    """Seconds until one that only lost its peers is taken at its word, None if that is not so.
+
+    An end that lies ahead of `now` was told by a node whose clock is fast: it is not waited for, or
+    the group would be broken for as long as that clock is wrong.
+    """
     lost = [pod for pod in pods if _witness(pod)]
     if not lost or len(lost) == len(pods):
         return None
     left = min(one.finished_at or 0.0 for one in lost) + WORDS_SECONDS - now
-    return left if left > 0 else None
+    return left if 0 < left <= WORDS_SECONDS + _CLOCKS_SECONDS else None
 
 
 def _unready_peers(
