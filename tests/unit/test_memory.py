@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shardwright.api import names
+from shardwright.api.settings import Timeouts
 from shardwright.api.status import (
     EngineStatus,
     GroupStatus,
@@ -16,7 +17,7 @@ from shardwright.api.status import (
 )
 from shardwright.observe.world import PodView
 from shardwright.plan.attempts import Tries
-from shardwright.plan.memory import Memory, recall, same
+from shardwright.plan.memory import Memory, recall, same, within_reach
 from shardwright.plan.rollout import Wish
 from shardwright.plan.times import stamp
 
@@ -118,6 +119,26 @@ def status_of(memory: Memory, generation: int = 1) -> LLMDeploymentStatus:
 )
 def test_memory_comes_back_from_status_as_it_was_written(memory: Memory) -> None:
     assert recall(status_of(memory), ()) == memory
+
+
+def test_a_pause_that_a_fast_clock_has_written_is_over() -> None:
+    """The longest real ones are waited out; a clock that was a day ahead holds nobody for a day."""
+    now, times = 1_900_000_000.0, Timeouts()
+    restart = times.restart_backoff_max_seconds * 1.25
+    step = times.step_backoff_seconds * 2 ** (times.step_attempts - 1) * 1.25
+
+    def kept(wish: float, tries: float) -> tuple[float, float]:
+        memory = Memory(
+            wishes=(replace(WISH, not_before=wish),),
+            tries={("engine", "k1"): replace(TRIES, not_before=tries)},
+        )
+        found = within_reach(memory, now, times)
+        return found.wishes[0].not_before, found.tries["engine", "k1"].not_before
+
+    longest = (now + restart, now + step)
+    assert kept(*longest) == longest
+    assert kept(now - 5, now - 5) == (now - 5, now - 5)
+    assert kept(now + 86400, now + 86400) == (now, now)
 
 
 def test_a_lost_status_is_rebuilt_from_the_newest_incarnation_of_each_replica() -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.passes import NOW, acting, pod, situation
+from tests.support.passes import NOW, WISH, acting, pod, situation
 
 from shardwright.api import names
 from shardwright.api.status import Condition
 from shardwright.plan.conditions import Outcome
 from shardwright.plan.deployment import decide
 from shardwright.plan.report import _word, report
-from shardwright.plan.situation import DeletePod, LetServe
+from shardwright.plan.situation import CreatePods, DeletePod, LetServe
+from shardwright.plan.times import stamp
 
 LATE = {
     "failed": {"phase": "Failed", "ready": False, "finished_at": NOW - 1, "exit_code": 137},
@@ -45,6 +46,16 @@ def test_requests_reach_the_new_replica_before_the_old_one_is_taken_out() -> Non
     new = [pod(stage, 3, labels={**replica, names.LABEL_STAGE: str(stage)}) for stage in (0, 1)]
     kinds = [type(intent) for intent in acting(situation(*old, *new)).intents]
     assert kinds.index(LetServe) < kinds.index(DeletePod)
+
+
+@pytest.mark.parametrize(("ahead", "waits"), [(60, True), (86400, False)])
+def test_a_pause_from_a_clock_that_was_a_day_ahead_holds_nobody_for_a_day(
+    ahead: int, *, waits: bool
+) -> None:
+    wish = WISH.model_copy(update={"restarts": 1, "not_before": stamp(NOW + ahead)})
+    decision = acting(situation(wishes=[wish]))
+    made = [intent for intent in decision.intents if isinstance(intent, CreatePods)]
+    assert bool(made) is not waits
 
 
 def test_a_pass_comes_in_time_to_forgive_restarts() -> None:

@@ -20,7 +20,7 @@ from shardwright.plan import chain as chains_
 from shardwright.plan.aim import Aim, aim
 from shardwright.plan.attempts import Chain, Next, Shop
 from shardwright.plan.groups import Group, next_deadline, observe_group, slot_of
-from shardwright.plan.memory import Memory, recall, same
+from shardwright.plan.memory import Memory, recall, same, within_reach
 from shardwright.plan.revisions import Revision, proven, serving
 from shardwright.plan.rollout import Goal, Verdict, Wish, advance, mend, until_forgiven
 from shardwright.plan.situation import CreatePods, Decision, Findings, Intent, Situation
@@ -38,7 +38,8 @@ def decide(situation: Situation, *, move_possible: bool = False) -> Decision:
 
     `move_possible`: a group on a cordoned node could be placed elsewhere on free GPUs.
     """
-    memory = recall(situation.status, situation.pods)
+    timeouts = situation.settings.timeouts
+    memory = within_reach(recall(situation.status, situation.pods), situation.now, timeouts)
     if situation.unreadable:
         return _frozen(situation, memory)
     decision = _decide(situation, memory, move_possible=move_possible)

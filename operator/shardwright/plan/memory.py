@@ -10,12 +10,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from shardwright.api.names import LABEL_REVISION
+from shardwright.api.settings import Timeouts
 from shardwright.api.status import GroupStatus, LLMDeploymentStatus, StepStatus
 from shardwright.observe.world import PodView
 from shardwright.plan.attempts import Tries
 from shardwright.plan.groups import slot_of
 from shardwright.plan.rollout import Wish
 from shardwright.plan.times import seconds
+
+# Pauses are at most so much longer than their settings, so that many do not end at once.
+_JITTER = 1.25
+# More would be centuries.
+_DOUBLINGS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,33 @@ def _tries(step: StepStatus) -> Tries:
         avoid=tuple(step.avoid_nodes),
         reason=step.reason,
         cause=step.cause,
+    )
+
+
+def within_reach(memory: Memory, now: float, timeouts: Timeouts) -> Memory:
+    """Memory without pauses that nobody would have made at this moment.
+
+    A pause is kept as a time of day. Where the clock that wrote it was ahead, or the settings had
+    longer ones then, it would be waited for as long as the difference: it is over instead.
+
+    Args:
+        memory: As it was recalled.
+        now: Unix time.
+        timeouts: Tell the longest pauses.
+    """
+    restart = timeouts.restart_backoff_max_seconds * _JITTER
+    doubled = 2.0 ** min(timeouts.step_attempts - 1, _DOUBLINGS)
+    step = timeouts.step_backoff_seconds * doubled * _JITTER
+    return replace(
+        memory,
+        wishes=tuple(
+            replace(wish, not_before=now) if wish.not_before - now > restart else wish
+            for wish in memory.wishes
+        ),
+        tries={
+            key: replace(tries, not_before=now) if tries.not_before - now > step else tries
+            for key, tries in memory.tries.items()
+        },
     )
 
 
