@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -387,7 +387,10 @@ def test_the_server_hands_over_who_has_proven_it_and_tells_of_the_others(
 
 def test_callers_that_say_nothing_do_not_keep_others_out_for_ever() -> None:
     with server() as (made, accepted):
-        silent = [socket.create_connection(("127.0.0.1", made.port)) for _ in range(PENDING_LIMIT)]
+        silent = [
+            socket.create_connection(("127.0.0.1", made.port), 5, (f"127.0.1.{number}", 0))
+            for number in range(PENDING_LIMIT)
+        ]
         try:
             time.sleep(0.3)
             with pytest.raises(ChannelError):
@@ -407,6 +410,19 @@ def test_callers_that_say_nothing_do_not_keep_others_out_for_ever() -> None:
         finally:
             for stream in silent:
                 stream.close()
+
+
+def test_one_address_cannot_keep_others_out() -> None:
+    """Any pod of the cluster may connect; the peers of a group come from other addresses."""
+    with server() as (made, accepted), ExitStack() as stack:
+        for _ in range(PENDING_LIMIT + 8):
+            silent = socket.create_connection(("127.0.0.1", made.port))
+            stack.enter_context(closing(silent))
+        time.sleep(0.3)
+        peer = socket.create_connection(("127.0.0.1", made.port), 5, ("127.0.0.2", 0))
+        stack.enter_context(closing(peer))
+        stack.enter_context(closing(call(peer, TOKEN, WORKER, 0, "link")))
+        assert accepted.come.acquire(timeout=10)
 
 
 def test_a_token_shows_nothing_of_itself(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from shardwright.runner.log import say
@@ -13,8 +14,10 @@ from shardwright.runner.serve.frames import ChannelError
 from shardwright.runner.serve.handshake import Identity, Session, answer, call
 from shardwright.runner.serve.secret import Token
 
-# Callers that have not proven who they are; further ones are turned away at once.
+# Callers that have not proven who they are; further ones are turned away at once. Anybody in the
+# cluster may connect: one address gets a few places only, so that it cannot take all of them.
 PENDING_LIMIT = 32
+PENDING_LIMIT_PER_ADDRESS = 4
 CONNECT_SECONDS = 5.0
 # Refusals are told one by one up to so many a minute: a scanner must not fill the log.
 _TOLD_PER_MINUTE = 20
@@ -40,7 +43,8 @@ class ChannelServer:
             OSError: The port is taken.
         """
         self._token, self._who, self._accepted = token, who, accepted
-        self._pending = threading.BoundedSemaphore(PENDING_LIMIT)
+        self._pending: Counter[str] = Counter()
+        self._lock = threading.Lock()
         self._told: list[float] = []
         self._socket = listen(port)
         self.port: int = self._socket.getsockname()[1]
@@ -64,20 +68,38 @@ class ChannelServer:
                     say("the channel cannot accept", error=str(error))
                     time.sleep(1)
                 continue
-            if not self._pending.acquire(blocking=False):
-                self._refused(str(address[0]), f"more than {PENDING_LIMIT} callers at once")
+            caller = str(address[0])
+            if why := self._crowded(caller):
+                self._refused(caller, why)
                 stream.close()
                 continue
             threading.Thread(
-                target=self._meet, args=(stream, str(address[0])), name="caller", daemon=True
+                target=self._meet, args=(stream, caller), name="caller", daemon=True
             ).start()
+
+    def _crowded(self, address: str) -> str:
+        """Why a caller finds no place; it has one if there is no reason."""
+        with self._lock:
+            if self._pending[address] >= PENDING_LIMIT_PER_ADDRESS:
+                return f"more than {PENDING_LIMIT_PER_ADDRESS} callers at once from one address"
+            if sum(self._pending.values()) >= PENDING_LIMIT:
+                return f"more than {PENDING_LIMIT} callers at once"
+            self._pending[address] += 1
+            return ""
+
+    def _known(self, address: str) -> None:
+        """Free a caller's place: it has proven who it is, or is turned away."""
+        with self._lock:
+            self._pending[address] -= 1
+            if not self._pending[address]:
+                del self._pending[address]
 
     def _meet(self, stream: socket.socket, address: str) -> None:
         try:
             try:
                 session = answer(stream, self._token, self._who)
             finally:
-                self._pending.release()
+                self._known(address)
         except ChannelError as error:
             self._refused(address, str(error))
             stream.close()
