@@ -149,7 +149,7 @@ def _of(lives: list[Life], incarnation: int, moment: str) -> list[float]:
     return [at for at in found if at is not None]
 
 
-@pytest.mark.soak
+@pytest.mark.parametrize("slow", [pytest.param(60, marks=pytest.mark.soak)], indirect=True)
 def test_soak_a_proven_replica_that_always_dies_is_held_until_the_user_frees_it(
     troubled: Slow,
 ) -> None:

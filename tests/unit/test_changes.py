@@ -216,6 +216,7 @@ def test_a_quantity_counts_the_same_as_a_number_and_as_a_string() -> None:
 def test_exactly_the_paths_that_are_not_of_class_none_are_hashed(path: str) -> None:
     given = put(MINIMAL_SPEC, "engine.image", "image:1")
     given = put(given, "model.secretRef.name", "token")
+    given = put(given, "parallelism", {"tensor": 2, "expert": 2, "attentionData": 2})
     full = LLMDeploymentSpec.read(put(given, "lora", {}))
     node: Any = hashed_spec(full) if path.partition(".")[0] != "workload" else {}
     for step in path.split("."):

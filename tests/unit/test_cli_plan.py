@@ -330,7 +330,7 @@ WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "wrong expert": (
         {**BASE, "spec": {**BASE["spec"], "parallelism": {"expert": "two"}}},
-        ("spec.parallelism.expert", "Extra inputs", "two"),
+        ("spec.parallelism.expert", "valid integer", "given: two"),
     ),
     "unknown precision": (
         {**BASE, "spec": {**BASE["spec"], "quantization": {"weights": "FP7"}}},

@@ -39,6 +39,7 @@ REASON_SOURCES = [
     CODE / "control/transitions.py",
     CODE / "runner/__main__.py",
     CODE / "runner/contract.py",
+    CODE / "runtimes/experts.py",
     *sorted((CODE / "runtimes").glob("tensorrt_*.py")),
     *sorted((CODE / "runtimes").glob("direct*.py")),
     CODE / "runtimes/flag_files.py",

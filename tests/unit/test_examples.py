@@ -33,11 +33,15 @@ GPUS = {
 
 @dataclass(frozen=True)
 class Known:
-    """A model as it is published; `parameters` in all, of which `embeddings` stay 16 bit."""
+    """A model as it is published; `parameters` in all, of which `embeddings` stay 16 bit.
+
+    `attention` is given where a file splits attention by data, which keeps it whole on each group.
+    """
 
     parameters: float
     embeddings: float
     facts: ModelFacts
+    attention: float = 0.0
 
 
 def _llama(layers: int, hidden: int, heads: int, size: int, quantization: str = "") -> ModelFacts:
@@ -84,6 +88,7 @@ MODELS = {
             experts=8,
             bytes=93 * 10**9,
         ),
+        attention=1.342e9,
     ),
 }
 # Publishers that ask for a login.
@@ -117,7 +122,10 @@ def weights_gib(spec: LLMDeploymentSpec) -> float:
     model = known(spec)
     one = 1.0 if model.facts.quantization else WEIGHT_BYTES[spec.quantization.weights]
     whole = (model.parameters - model.embeddings) * one + model.embeddings * 2
-    return whole / spec.world_size / 2**30
+    split = spec.parallelism
+    copies = (model.attention * one + model.embeddings * 2) * (split.attention_groups - 1)
+    assert not copies or model.attention, "attention by data needs to know how large it is"
+    return (whole + copies) / spec.world_size / 2**30
 
 
 def gib(quantity: str) -> int:
@@ -242,6 +250,7 @@ def test_the_kinds_of_use_that_people_ask_for_are_all_there() -> None:
         ("llama-8b", 1, 1, "None", Backend.TENSORRT),
         ("mixtral-8x7b", 2, 1, "None", Backend.TENSORRT),
         ("llama-70b-pytorch", 4, 1, "None", Backend.PYTORCH),
+        ("mixtral-8x7b-experts", 4, 1, "None", Backend.PYTORCH),
     }
 
 

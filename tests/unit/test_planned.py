@@ -639,11 +639,18 @@ def test_a_given_shape_that_tears_the_checkpoints_blocks_is_refused(tensor: int)
 def test_a_chosen_plan_leaves_blocks_whole() -> None:
     world = World(hopper(2, H200))
     world.facts = block_wise([128, 128])
-    plan = world.see(
-        asked(model={"uri": "hf://Qwen/Qwen3-235B-A22B-FP8"}, engine={"backend": "PyTorch"})
-    ).plan
-    assert plan is not None
-    assert plan.tensor == 4
+    spec = {
+        "model": {"uri": "hf://Qwen/Qwen3-235B-A22B-FP8"},
+        "engine": {"backend": "PyTorch"},
+    }
+    cut = world.see(asked(**spec, parallelism={"expert": 1, "attentionData": 1})).plan
+    assert cut is not None
+    assert (cut.tensor, cut.expert) == (4, None)
+    # Experts that stay whole are torn by no number of ranks.
+    whole = world.see(asked(**spec)).plan
+    assert whole is not None
+    assert (whole.tensor, whole.expert, whole.attention_data) == (8, 8, 8)
+    assert world.target.resolved.spec.parallelism.expert_groups == 8
 
 
 # Stages apart

@@ -110,7 +110,8 @@ ODD: dict[str, dict[str, Any]] = {
 SPECS = {**EXAMPLES, **{name: {**LLAMA, **spec} for name, spec in ODD.items()}}
 WRONG: dict[str, dict[str, Any]] = {
     "unknown field": {"tensor": 8},
-    "experts": {"parallelism": {"expert": 8}},
+    "uneven experts": {"parallelism": {"tensor": 8, "expert": 3}},
+    "uneven attention": {"parallelism": {"tensor": 8, "attentionData": 5}},
     "a target": {"workload": {"ttftSeconds": 1}},
     "no tensor": {"parallelism": {"tensor": 0}},
     "a word": {"parallelism": {"tensor": "all"}},

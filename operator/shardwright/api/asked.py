@@ -23,6 +23,7 @@ from shardwright.api.serving import (
     Parallelism,
     Quantization,
     WeightPrecision,
+    even_groups,
 )
 from shardwright.api.spec import CommonSpec, LLMDeploymentSpec, StagePlacement
 
@@ -62,6 +63,17 @@ class Objective(StrEnum):
     OFFLINE = "Offline"
 
 
+def _even(field: str) -> Rule:
+    """Groups of a stage's ranks are equally large."""
+    return Rule(
+        f"!has(self.tensor) || !has(self.{field}) || self.tensor % self.{field} == 0",
+        f"{field} must divide tensor: groups need equally many ranks",
+        message_expression=f"'{field} %d does not divide tensor %d: groups need equally many "
+        f"ranks; use a divisor of %d'.format([self.{field}, self.tensor, self.tensor])",
+        field_path=f".{field}",
+    )
+
+
 class AskedParallelism(Model):
     """How one replica is split. World size = tensor × pipeline."""
 
@@ -77,6 +89,28 @@ class AskedParallelism(Model):
         le=MAX_PIPELINE,
         description="Pipeline-parallel stages: one pod each. Left out: chosen.",
     )
+    expert: Int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_TENSOR,
+        description="Of a stage's tensor ranks, how many whole experts are dealt out to; 1 cuts "
+        "every expert. Left out: 1 beside a given shape, else chosen.",
+    )
+    attention_data: Int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_TENSOR,
+        description="Groups of a stage's tensor ranks that run attention each for requests of "
+        "their own; 1 splits attention by heads. Left out: 1 beside a given shape, else chosen.",
+    )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        _even("expert"),
+        _even("attentionData"),
+    )
+
+    @model_validator(mode="after")
+    def _groups_are_even(self) -> AskedParallelism:
+        return even_groups(self, self.tensor, self.expert, self.attention_data)
 
 
 class AskedQuantization(Model):
@@ -180,6 +214,18 @@ class AskedSpec(CommonSpec):
         return self.parallelism.pipeline if self.parallelism is not None else None
 
     @property
+    def expert(self) -> int | None:
+        """Ranks of a stage that experts are dealt out to; None while that is open."""
+        given = self.parallelism.expert if self.parallelism is not None else None
+        return given or (1 if self._shaped else None)
+
+    @property
+    def attention_data(self) -> int | None:
+        """Groups of a stage's ranks for attention; None while that is open."""
+        given = self.parallelism.attention_data if self.parallelism is not None else None
+        return given or (1 if self._shaped else None)
+
+    @property
     def weights(self) -> WeightPrecision | None:
         """Precision of the weights; None while it is open."""
         asked = self.quantization.weights or self._precision_left_out
@@ -193,8 +239,11 @@ class AskedSpec(CommonSpec):
 
     @property
     def _precision_left_out(self) -> AskedWeights:
-        given = self.tensor is not None and self.pipeline is not None
-        return AskedWeights.NONE if given else AskedWeights.AUTO
+        return AskedWeights.NONE if self._shaped else AskedWeights.AUTO
+
+    @property
+    def _shaped(self) -> bool:
+        return self.tensor is not None and self.pipeline is not None
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -214,6 +263,8 @@ class AskedSpec(CommonSpec):
         product: str = "",
         tensor: int = 0,
         pipeline: int = 0,
+        expert: int = 1,
+        attention_data: int = 1,
         weights: WeightPrecision = WeightPrecision.NONE,
         kv_cache: KVPrecision = KVPrecision.NONE,
         dtype: DType | None = None,
@@ -225,6 +276,8 @@ class AskedSpec(CommonSpec):
             product: GPU product.
             tensor: Tensor-parallel ranks.
             pipeline: Pipeline stages.
+            expert: Ranks of a stage that experts are dealt out to.
+            attention_data: Groups of a stage's ranks for attention.
             weights: Precision of the weights.
             kv_cache: Precision of the KV cache.
             dtype: Replaces a dtype of Auto.
@@ -239,11 +292,16 @@ class AskedSpec(CommonSpec):
         if stages is not None and placement.pipeline_stages is StagePlacement.AUTO:
             placement = placement.model_copy(update={"pipeline_stages": stages})
         common: dict[str, Any] = {name: getattr(self, name) for name in CommonSpec.model_fields}
+        groups = (self.expert or expert, self.attention_data or attention_data)
         return LLMDeploymentSpec(
             **{**common, "model": model, "placement": placement},
             gpu=GPUSpec(product=self.product or product),
             parallelism=Parallelism(
-                tensor=self.tensor or tensor, pipeline=self.pipeline or pipeline
+                tensor=self.tensor or tensor,
+                pipeline=self.pipeline or pipeline,
+                # Absent where neutral, so that writing a 1 makes no new revision.
+                expert=groups[0] if groups[0] > 1 else None,
+                attention_data=groups[1] if groups[1] > 1 else None,
             ),
             quantization=Quantization(
                 weights=self.weights or weights,
@@ -260,7 +318,10 @@ def asked_of(spec: LLMDeploymentSpec) -> AskedSpec:
         **common,
         gpu=spec.gpu,
         parallelism=AskedParallelism(
-            tensor=spec.parallelism.tensor, pipeline=spec.parallelism.pipeline
+            tensor=spec.parallelism.tensor,
+            pipeline=spec.parallelism.pipeline,
+            expert=spec.parallelism.expert,
+            attention_data=spec.parallelism.attention_data,
         ),
         quantization=AskedQuantization(
             weights=AskedWeights(spec.quantization.weights.value),

@@ -54,6 +54,8 @@ SPEC_CLASSES: Mapping[str, ChangeClass] = MappingProxyType(
         "gpu.product": ChangeClass.GPU,
         "parallelism.tensor": ChangeClass.SHAPE,
         "parallelism.pipeline": ChangeClass.SHAPE,
+        "parallelism.expert": ChangeClass.SHAPE,
+        "parallelism.attentionData": ChangeClass.SHAPE,
         "quantization.weights": ChangeClass.WEIGHTS,
         "quantization.kvCache": ChangeClass.KV_CACHE,
         "quantization.calibration": ChangeClass.WEIGHTS,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -263,8 +263,32 @@ class GPUSpec(Model):
     )
 
 
+Split = TypeVar("Split")
+
+
+def even_groups(
+    split: Split, tensor: int | None, expert: int | None, attention_data: int | None
+) -> Split:
+    """The split itself, if groups of experts and of attention have equally many ranks.
+
+    Raises:
+        ValueError: A number of groups does not divide the tensor ranks.
+    """
+    for name, groups in (("expert", expert), ("attentionData", attention_data)):
+        if groups and tensor and tensor % groups:
+            raise ValueError(
+                f"{name} {groups} does not divide tensor {tensor}: groups need equally many ranks; "
+                f"use a divisor of {tensor}"
+            )
+    return split
+
+
 class Parallelism(Model):
-    """How one replica is split. World size = tensor × pipeline."""
+    """How one replica is split. World size = tensor × pipeline.
+
+    Groups of experts and of attention are made of a stage's tensor ranks and take no GPUs of their
+    own. `expert` and `attentionData` are absent where they are 1.
+    """
 
     tensor: Int = Field(
         default=1, ge=1, le=1024, description="Tensor-parallel ranks: GPUs of one NVLink domain."
@@ -272,6 +296,27 @@ class Parallelism(Model):
     pipeline: Int = Field(
         default=1, ge=1, le=256, description="Pipeline-parallel stages: one pod each."
     )
+    expert: Int | None = Field(default=None, ge=1, le=1024)
+    attention_data: Int | None = Field(default=None, ge=1, le=1024)
+
+    @model_validator(mode="after")
+    def _groups_are_even(self) -> Parallelism:
+        return even_groups(self, self.tensor, self.expert, self.attention_data)
+
+    @property
+    def expert_groups(self) -> int:
+        """Ranks of a stage that whole experts are dealt out to; 1 cuts every expert."""
+        return self.expert or 1
+
+    @property
+    def attention_groups(self) -> int:
+        """Groups of a stage's ranks that run attention each for requests of their own."""
+        return self.attention_data or 1
+
+    @property
+    def attention_ranks(self) -> int:
+        """Ranks that share the attention heads of one group."""
+        return self.tensor // self.attention_groups
 
 
 class Calibration(Model):

@@ -64,6 +64,12 @@ class PlanStatus(StatusModel):
     gpus: int = Field(default=0, description="GPUs of all replicas: tensor × pipeline × replicas.")
     tensor: int = 0
     pipeline: int = 0
+    expert: int | None = Field(
+        default=None, description="Ranks of a stage that experts are dealt out to, where above 1."
+    )
+    attention_data: int | None = Field(
+        default=None, description="Groups of a stage's ranks for attention, where above 1."
+    )
     gpu_product: str = Field(default="", alias="gpuProduct")
     weights: str = Field(default="", description="Precision of the weights.")
     kv_cache: str = Field(default="", description="Precision of the KV cache.")

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from shardwright.api.status import Condition, LLMDeploymentStatus, PlanStatus
 from shardwright.apply.writes import PostEvent
 from shardwright.observe.world import DeploymentView
+from shardwright.plan.question import shape_words
+from shardwright.sizing.shape import Shape
 
 # Conditions whose turn is worth telling, and whether a turn to False is a warning.
 _TOLD = {"Accepted": True, "EngineReady": False, "Placed": True, "Ready": False}
@@ -85,9 +87,10 @@ def _planned(old: PlanStatus | None, new: PlanStatus | None) -> Iterator[tuple[s
 
 
 def _choice(plan: PlanStatus) -> str:
+    shape = Shape(plan.tensor, plan.pipeline, plan.expert or 1, plan.attention_data or 1)
     return (
-        f"tensor {plan.tensor} × pipeline {plan.pipeline} on {plan.gpu_product}, weights "
-        f"{plan.weights}, KV cache {plan.kv_cache}"
+        f"{shape_words(shape)} on {plan.gpu_product}, weights {plan.weights}, KV cache "
+        f"{plan.kv_cache}"
     )
 
 

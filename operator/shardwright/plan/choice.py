@@ -23,6 +23,7 @@ from shardwright.plan.question import (
     limits_of,
     model_of,
     same_question,
+    shape_words,
     workload_of,
 )
 from shardwright.plan.room import room_of
@@ -126,6 +127,8 @@ def _planned(
         product=best.product,
         tensor=best.shape.tensor,
         pipeline=best.shape.pipeline,
+        expert=best.shape.expert,
+        attention_data=best.shape.attention_data,
         weights=best.precision.weights or WeightPrecision.NONE,
         kv_cache=best.precision.kv_cache,
         dtype=DType.FP16 if half and model.dtype == "bfloat16" else None,
@@ -182,6 +185,8 @@ def kept(previous: Resolved, asked: AskedSpec) -> Plan | None:
         product=old.gpu.product,
         tensor=old.parallelism.tensor,
         pipeline=old.parallelism.pipeline,
+        expert=old.parallelism.expert_groups,
+        attention_data=old.parallelism.attention_groups,
         weights=old.quantization.weights,
         kv_cache=old.quantization.kv_cache,
         dtype=old.model.dtype,
@@ -226,7 +231,7 @@ def _left(one: Rejection) -> float:
 def _refused(one: Rejection) -> str:
     parts = [one.product or ""]
     if one.shape is not None:
-        parts.append(f"tensor {one.shape.tensor} × pipeline {one.shape.pipeline}")
+        parts.append(shape_words(one.shape))
     if one.precision is not None:
         parts.append(precision_words(one.precision))
     subject = ", ".join(part for part in parts if part)

@@ -13,7 +13,13 @@ from shardwright.api.asked import AskedSpec
 from shardwright.api.serving import EngineSpec, Parallelism
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.observe.gpus import DriverMemory
-from shardwright.plan.question import engine_settings, model_of, workload_of
+from shardwright.plan.question import (
+    engine_settings,
+    model_of,
+    shape_of,
+    shape_words,
+    workload_of,
+)
 from shardwright.plan.resolve import Planned
 from shardwright.plan.room import memory_plan, precision_of, room_of
 from shardwright.runner.contract import ModelFacts
@@ -99,12 +105,12 @@ def measured(engine: EngineSpec) -> bool:
 
 
 def _shape(spec: LLMDeploymentSpec) -> Shape:
-    return Shape(spec.parallelism.tensor, spec.parallelism.pipeline)
+    return shape_of(spec)
 
 
 def _split(spec: LLMDeploymentSpec) -> str:
     shape = _shape(spec)
-    return f"tensor {shape.tensor} × pipeline {shape.pipeline} on {spec.gpu.product}"
+    return f"{shape_words(shape)} on {spec.gpu.product}"
 
 
 def _weights_exceed(spec: LLMDeploymentSpec, model: Model, gpu: DriverMemory) -> str:
@@ -178,7 +184,9 @@ def _given_words(asked: AskedSpec, plan: MemoryPlan) -> tuple[str, ...]:
     ]
     if asked.workload is not None:
         load, replicas = workload_of(asked), max(1, asked.replicas)
-        each = min(asked.engine.limits.max_batch_size, max(0, plan.kv_tokens) // load.request_len)
+        # Every attention group has a batch of its own.
+        batch = asked.engine.limits.max_batch_size * (asked.attention_data or 1)
+        each = min(batch, max(0, plan.kv_tokens) // load.request_len)
         said.append(
             f"room for {counted(each, 'request')} of {load.request_len} tokens in a replica, "
             f"{each * replicas:,} in {counted(replicas, 'replica')}; the workload asks for "

@@ -73,15 +73,15 @@ def engine_settings(engine: EngineSpec, lora: LoRA | None = None) -> EngineSetti
 
 
 def limits_of(asked: AskedSpec, replicas: int | None) -> Limits:
-    """What the spec fixes; groups of experts and attention have no fields yet."""
+    """What the spec fixes."""
     stages = asked.placement.pipeline_stages
     return Limits(
         weights=asked.weights,
         kv_cache=asked.kv_cache,
         tensor=asked.tensor,
         pipeline=asked.pipeline,
-        expert=1,
-        attention_data=1,
+        expert=asked.expert,
+        attention_data=asked.attention_data,
         product=asked.product,
         replicas=replicas,
         pipeline_stages=None if stages is StagePlacement.AUTO else stages,
@@ -140,14 +140,27 @@ def headline_of(spec: LLMDeploymentSpec) -> str:
     """The same of a spec."""
     return _words(
         spec.gpu.product,
-        Shape(spec.parallelism.tensor, spec.parallelism.pipeline),
+        shape_of(spec),
         spec.quantization.weights,
         spec.quantization.kv_cache.value,
     )
 
 
 def _words(product: str, shape: Shape, weights: WeightPrecision, kv_cache: str) -> str:
-    return (
-        f"tensor {shape.tensor} × pipeline {shape.pipeline} on {product}, weights {weights.value}, "
-        f"KV cache {kv_cache}"
-    )
+    return f"{shape_words(shape)} on {product}, weights {weights.value}, KV cache {kv_cache}"
+
+
+def shape_of(spec: LLMDeploymentSpec) -> Shape:
+    """How a spec splits one replica."""
+    split = spec.parallelism
+    return Shape(split.tensor, split.pipeline, split.expert_groups, split.attention_groups)
+
+
+def shape_words(shape: Shape) -> str:
+    """A split in words; what is neutral is left out."""
+    words = f"tensor {shape.tensor} × pipeline {shape.pipeline}"
+    if shape.expert > 1:
+        words += f", experts over {shape.expert} ranks"
+    if shape.attention_data > 1:
+        words += f", attention in {shape.attention_data} groups"
+    return words

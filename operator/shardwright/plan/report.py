@@ -129,6 +129,8 @@ def _plan(target: Revision | None, better: str, replicas: int) -> PlanStatus | N
         gpus=resolved.world_size * replicas,
         tensor=resolved.tensor,
         pipeline=resolved.pipeline,
+        expert=resolved.spec.parallelism.expert,
+        attention_data=resolved.spec.parallelism.attention_data,
         gpu_product=resolved.spec.gpu.product,
         weights=resolved.spec.quantization.weights,
         kv_cache=resolved.spec.quantization.kv_cache,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from shardwright.api.spec import LLMDeploymentSpec
-from shardwright.plan.question import engine_settings
+from shardwright.plan.question import engine_settings, shape_of
 from shardwright.resolved import Room, StageRoom
 from shardwright.sizing.memory import plan_memory
 from shardwright.sizing.model import Model
-from shardwright.sizing.shape import GPUMemory, MemoryPlan, Precision, Shape
+from shardwright.sizing.shape import GPUMemory, MemoryPlan, Precision
 
 
 def precision_of(spec: LLMDeploymentSpec, model: Model) -> Precision:
@@ -18,7 +18,7 @@ def precision_of(spec: LLMDeploymentSpec, model: Model) -> Precision:
 
 def memory_plan(spec: LLMDeploymentSpec, model: Model, gpu_bytes: int) -> MemoryPlan | None:
     """The memory plan of a shape; None where it cannot be counted for this engine."""
-    shape = Shape(spec.parallelism.tensor, spec.parallelism.pipeline)
+    shape = shape_of(spec)
     if shape.pipeline > len(model.layers):
         return None
     gpu = GPUMemory(gpu_bytes, spec.gpu.product)

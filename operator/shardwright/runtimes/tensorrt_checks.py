@@ -20,6 +20,7 @@ from shardwright.api.spec import (
 )
 from shardwright.runtimes import (
     tensorrt_config,
+    tensorrt_experts,
     tensorrt_lora,
     tensorrt_precision,
     tensorrt_versions,
@@ -203,6 +204,16 @@ def not_a_gptq_name(asked: Asked) -> Refusal | None:
     )
 
 
+def attention_by_data_not_on_backend(asked: Asked) -> Refusal | None:
+    """Attention by data on a backend that has none."""
+    return tensorrt_experts.attention_by_data_not_on_backend(asked.spec)
+
+
+def experts_not_in_quantizer(asked: Asked) -> Refusal | None:
+    """Whole experts dealt out by a tool that cannot."""
+    return tensorrt_experts.experts_not_in_quantizer(asked.spec)
+
+
 def reserved_config(asked: Asked) -> Refusal | None:
     """A configuration key that the operator sets from another field."""
     return tensorrt_config.reserved_config(asked.spec)
@@ -240,6 +251,8 @@ SPEC_CHECKS: tuple[Check, ...] = (
     bfloat16_not_on_gpu,
     kv_without_calibration,
     not_a_gptq_name,
+    attention_by_data_not_on_backend,
+    experts_not_in_quantizer,
     reserved_config,
     owned_by_lora,
     unknown_config,

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from shardwright.api.spec import Backend, LLMDeploymentSpec, WeightPrecision
 from shardwright.runner.contract import ModelFacts
 from shardwright.runtimes.base import Refusal
+from shardwright.runtimes.experts import MODEL_CHECKS as EXPERT_CHECKS
+from shardwright.runtimes.tensorrt_experts import attention_not_in_all_ranks
 from shardwright.runtimes.tensorrt_steps import CONVERTERS, needs_checkpoint, needs_quantizer
 
 
 def heads_not_divisible(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
     """Attention heads, or KV heads, that tensor ranks cannot share evenly."""
-    tensor = spec.parallelism.tensor
+    tensor = spec.parallelism.attention_ranks
     if facts.heads and facts.heads % tensor:
         fit = [size for size in range(1, tensor) if facts.heads % size == 0]
         return Refusal(
@@ -125,6 +127,8 @@ def remote_code_not_trusted(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refus
 
 ModelCheck = Callable[[LLMDeploymentSpec, ModelFacts], Refusal | None]
 MODEL_CHECKS: tuple[ModelCheck, ...] = (
+    *EXPERT_CHECKS,
+    attention_not_in_all_ranks,
     heads_not_divisible,
     more_stages_than_layers,
     sequence_too_long,

@@ -12,6 +12,7 @@ from shardwright.runner.contract import READY_PATH, SERVE_CONFIG, Command, serve
 from shardwright.runtimes import tensorrt_lora
 from shardwright.runtimes.base import ModelSource, Probe
 from shardwright.runtimes.tensorrt_config import KV_CACHE
+from shardwright.runtimes.tensorrt_experts import expert_options
 from shardwright.runtimes.tensorrt_precision import DTYPES, KV_DTYPES
 from shardwright.runtimes.tensorrt_steps import paged_context_fmha
 
@@ -50,6 +51,8 @@ def proof_inputs(
         "product": spec.gpu.product,
         "tensor": spec.parallelism.tensor,
         "pipeline": spec.parallelism.pipeline,
+        "expert": spec.parallelism.expert,
+        "attentionData": spec.parallelism.attention_data,
         "weights": weights.value if weights is not WeightPrecision.NONE else None,
         "kvCache": kv_cache.value if kv_cache is not KVPrecision.NONE else None,
         **(started_with if spec.engine.backend is Backend.PYTORCH else {}),
@@ -102,6 +105,7 @@ def serve_config(resolved: Resolved) -> dict[str, Any]:
         "max_seq_len": limits.max_seq_len,
     }
     if spec.engine.backend is Backend.PYTORCH:
+        config.update(expert_options(spec))
         if spec.model.dtype is not DType.AUTO:
             config["dtype"] = DTYPES[spec.model.dtype]
         # An engine has its KV precision from the checkpoint and accepts no other here.

@@ -29,6 +29,7 @@ from shardwright.runner.contract import (
 )
 from shardwright.runtimes import tensorrt_lora
 from shardwright.runtimes.base import ModelSource
+from shardwright.runtimes.tensorrt_experts import convert_flags
 from shardwright.runtimes.tensorrt_precision import (
     CALIBRATED,
     GROUPED,
@@ -137,6 +138,7 @@ def _checkpoint(
     split = {
         "tensor": spec.parallelism.tensor,
         "pipeline": spec.parallelism.pipeline,
+        "expert": spec.parallelism.expert,
         "kvCache": _kv_in_checkpoint(spec),
     }
     inputs: dict[str, object] = {
@@ -217,6 +219,7 @@ def _convert(spec: LLMDeploymentSpec, model: ModelSource) -> Command:
         *("--dtype", model_dtype(spec.model.dtype, model.facts.dtype)),
         *("--tp_size", str(spec.parallelism.tensor)),
         *("--pp_size", str(spec.parallelism.pipeline)),
+        *convert_flags(spec),
         # The step asks for no GPU and must not look for one.
         "--load_model_on_cpu",
     ]

@@ -101,12 +101,20 @@ class RuntimeVoice:
         return refusal or self._runtime.refuse_model(spec, self._facts)
 
     def on_shape(self, pool: Pool, precision: Precision, shape: Shape) -> Refusal | None:
-        """Whether the runtime takes the model so split; attention groups count as their ranks."""
+        """Whether the runtime takes the model so split."""
         if self._runtime is None:
             return None
-        split = Parallelism(tensor=shape.tensor // shape.attention_data, pipeline=shape.pipeline)
+        split = Parallelism(
+            tensor=shape.tensor,
+            pipeline=shape.pipeline,
+            expert=shape.expert if shape.expert > 1 else None,
+            attention_data=shape.attention_data if shape.attention_data > 1 else None,
+        )
         spec = self._spec(pool, precision).model_copy(update={"parallelism": split})
-        return self._runtime.refuse_model(spec, self._facts)
+        grouped = shape.expert > 1 or shape.attention_data > 1
+        # What a runtime says of a spec without groups was asked for its precision already.
+        refused = self._runtime.refuse_spec(spec, pool.compute) if grouped else None
+        return refused or self._runtime.refuse_model(spec, self._facts)
 
     def _spec(self, pool: Pool, precision: Precision) -> LLMDeploymentSpec:
         key = (pool.product, precision)
