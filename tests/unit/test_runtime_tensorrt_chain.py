@@ -329,6 +329,8 @@ def test_the_configuration_holds_limits_and_the_user_s_keys() -> None:
         "max_num_tokens": 8192,
         "max_input_len": 4096,
         "max_seq_len": 8192,
+        "return_perf_metrics": True,
+        "enable_iter_perf_stats": True,
         "enable_chunked_prefill": True,
         "kv_cache_config": {
             "free_gpu_memory_fraction": 0.9,

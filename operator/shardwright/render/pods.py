@@ -20,6 +20,7 @@ from shardwright.runner.contract import (
     artifact_folder,
     encode,
 )
+from shardwright.runtimes.metrics import pages_of
 from shardwright.runtimes.registry import runtime
 
 # After the drain the server still has to end its ranks, and the runner to write its report.
@@ -102,6 +103,9 @@ def serve_request(resolved: Resolved, identity: GroupIdentity, stage: int) -> Se
         runner_port=names.PORT_RUNNER,
         channel_port=names.PORT_CHANNEL,
         inputs=dict(_served(resolved).inputs),
+        revision=identity.revision,
+        # Only the leader has a server to ask.
+        metrics=pages_of(resolved) if stage == 0 else (),
     )
 
 

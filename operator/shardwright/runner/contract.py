@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
+from shardwright.runner.measures import Page
+
 CONTRACT_VERSION = 1
 READABLE_VERSIONS = (1,)
 
@@ -309,7 +311,7 @@ class ServeRequest:
     `channel_port` is where the runners of one incarnation talk to each other. `launch` is one of
     LAUNCHES, or empty. A peer that is silent for `peer_timeout_seconds` is lost; ranks that load
     without a sign of progress for `stall_seconds`, or that serve and answer no generation for
-    `hang_seconds`, hang.
+    `hang_seconds`, hang. `metrics` are the engine's pages that the leader reads, in order.
     """
 
     deployment: str
@@ -339,6 +341,8 @@ class ServeRequest:
     hang_seconds: int = 300
     inputs: dict[str, Any] = field(default_factory=dict)
     prepared: Prepared | None = None
+    revision: str = ""
+    metrics: tuple[Page, ...] = ()
     contract: int = CONTRACT_VERSION
 
     @property
@@ -564,7 +568,7 @@ def decode(kind: type[Message], text: str) -> Message:
     values = {name: value for name, value in raw.items() if name in known}
     try:
         return kind(**_shaped(kind, values))
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise ContractError(f"{kind.__name__} cannot be read: {error}") from error
 
 
@@ -578,6 +582,8 @@ def _shaped(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
     for name in ("expected_files", "peers"):
         if name in shaped:
             shaped[name] = tuple(shaped[name])
+    if "metrics" in shaped:
+        shaped["metrics"] = tuple(Page.read(item) for item in shaped["metrics"])
     if kind is Manifest:
         shaped["files"] = {name: FileEntry(**entry) for name, entry in values["files"].items()}
     if shaped.get("facts") is not None:

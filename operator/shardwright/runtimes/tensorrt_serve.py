@@ -103,9 +103,12 @@ def serve_config(resolved: Resolved) -> dict[str, Any]:
         "max_num_tokens": limits.max_num_tokens,
         "max_input_len": limits.max_input_len,
         "max_seq_len": limits.max_seq_len,
+        # Its metrics page; the user may turn it off.
+        "return_perf_metrics": True,
     }
     if spec.engine.backend is Backend.PYTORCH:
         config.update(expert_options(spec))
+        config["enable_iter_perf_stats"] = True
         if spec.model.dtype is not DType.AUTO:
             config["dtype"] = DTYPES[spec.model.dtype]
         # An engine has its KV precision from the checkpoint and accepts no other here.

@@ -1,4 +1,4 @@
-"""The runner's own HTTP port: is it alive, does it serve, what does its group look like."""
+"""The runner's own HTTP port: is it alive, does it serve, its group, and its metrics."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from shardwright.runner.contract import LIVE_PATH, READY_PATH, STATUS_PATH
+from shardwright.runner.measures import METRICS_PATH
+from shardwright.runner.serve.measure.exposition import CONTENT_TYPE
 from shardwright.runner.serve.view import View, told, unready
 
 # A probe sends one line; whoever dawdles is let go.
@@ -19,12 +21,15 @@ _REQUEST_SECONDS = 5
 class HealthServer:
     """Answers probes from the last view it was given; it never waits for anything."""
 
-    def __init__(self, port: int, view: Callable[[], View]) -> None:
+    def __init__(
+        self, port: int, view: Callable[[], View], metrics: Callable[[], str] = str
+    ) -> None:
         """Answer from now on.
 
         Args:
             port: TCP port, on all addresses; 0 takes any free one.
             view: Gives the present view at once; called in other threads.
+            metrics: Gives the metrics page at once; called in other threads.
 
         Raises:
             OSError: The port is taken.
@@ -32,6 +37,7 @@ class HealthServer:
 
         class Handler(_Handler):
             current = staticmethod(view)
+            measured = staticmethod(metrics)
 
         self._server = _Server(port, Handler)
         self.port: int = self._server.server_address[1]
@@ -66,6 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "shardwright"
     sys_version = ""
     current: Callable[[], View]
+    measured: Callable[[], str]
 
     def do_GET(self) -> None:
         """Answer one of the paths."""
@@ -82,6 +89,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(503 if why else 200, "text/plain; charset=utf-8", text)
         elif path == STATUS_PATH:
             self._answer(200, "application/json", json.dumps(told(view, now)) + "\n")
+        elif path == METRICS_PATH:
+            self._answer(200, CONTENT_TYPE, self.measured())
         else:
             self._answer(404, "text/plain; charset=utf-8", "not found\n")
 

@@ -166,7 +166,7 @@ class Leader(Pod):
         else:
             self._send_all({"go": True})
             self.start_server()
-        self._prober = Prober(self.request, self.pace, lambda: None)
+        self._prober = Prober(self.request, self.pace, lambda: None, mark=self.mark)
 
     def _start_mpirun(self, found: mpi.MPI) -> None:
         run, request = self.places.run, self.request

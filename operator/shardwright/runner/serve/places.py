@@ -85,6 +85,8 @@ class Pace:
     beat: float = 2.0  # between two states told to a peer
     look: float = 2.0  # between two looks at the engine's health
     canary: float = 60.0  # between two generations of one token, once it serves
+    sample: float = 5.0  # between two looks at the engine's metrics
+    gpus: float = 15.0  # between two looks at the GPUs' use
     generation: float = 60.0  # that a generation of one token may take before it is tried again
     settle: float = 1.0  # for the causes of one end to come together
     verdict: float = 5.0  # that a worker waits for the leader's word on whose fault it was

@@ -52,12 +52,16 @@ class Told:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a pod's runner works with: where things are, its pace, environment and event queue."""
+    """What a pod's runner works with: where things are, its pace, environment and event queue.
+
+    `mark` gives a text that changes as the engine makes progress; None: nobody reads its metrics.
+    """
 
     places: Places
     pace: Pace
     environment: dict[str, str]
     events: SimpleQueue[Any]
+    mark: Callable[[], str] | None = None
 
 
 class Pod(ABC):
@@ -82,6 +86,7 @@ class Pod(ABC):
         """
         self.request, self.places, self.pace = request, around.places, around.pace
         self.environment, self.events = around.environment, around.events
+        self.mark = around.mark
         self.order, self.mpi = order, found
         self.children = Children()
         self.closed = threading.Event()

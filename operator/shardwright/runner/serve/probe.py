@@ -51,12 +51,19 @@ class Prober:
         pace: Pace,
         changed: Callable[[], None],
         host: str = "127.0.0.1",
+        mark: Callable[[], str] | None = None,
     ) -> None:
-        """Ask from now on; `changed` is called, in another thread, when an answer is new."""
+        """Ask from now on; `changed` is called, in another thread, when an answer is new.
+
+        `mark` tells of the engine's progress where somebody reads its metrics already, and no
+        counters are named: a page that is emptied by reading has room for one reader.
+        """
         self._request, self._pace, self._changed, self._host = request, pace, changed, host
         prepared = request.prepared or Prepared()
         self._asked = prepared.generation or completion(request.served_name)
         self._counters = prepared.counters or Counters(request.http_port, METRICS_PATH, ())
+        others = mark if prepared.counters is None else None
+        self._progress = self._read_mark if others is None else others
         self._answer = Answer()
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -109,13 +116,16 @@ class Prober:
         return generation_problem(status, text, asked.answer)
 
     def _look_at_counters(self) -> None:
-        counters = self._counters
-        status, text = self._get(counters.path, HEALTH_SECONDS, port=counters.port)
-        mark = progress(text, counters.series) if status == HTTPStatus.OK else ""
+        mark = self._progress()
         if mark and mark != self._mark:
             first = not self._mark
             self._mark = mark
             self._note(moved=not first)
+
+    def _read_mark(self) -> str:
+        counters = self._counters
+        status, text = self._get(counters.path, HEALTH_SECONDS, port=counters.port)
+        return progress(text, counters.series) if status == HTTPStatus.OK else ""
 
     def _note(
         self,

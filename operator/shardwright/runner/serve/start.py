@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from queue import SimpleQueue
@@ -21,12 +22,14 @@ from shardwright.runner.contract import (
 )
 from shardwright.runner.gpus import GPUError, visible_gpus
 from shardwright.runner.log import say
-from shardwright.runner.serve import mpi, prepare
+from shardwright.runner.serve import inflight, mpi, prepare
 from shardwright.runner.serve.channel import ChannelServer
 from shardwright.runner.serve.devices import names
 from shardwright.runner.serve.handshake import PURPOSE_LAUNCH, Identity, Session
 from shardwright.runner.serve.health import HealthServer
 from shardwright.runner.serve.leader import Leader
+from shardwright.runner.serve.measure.page import page
+from shardwright.runner.serve.measure.watch import Watch
 from shardwright.runner.serve.meet import follow
 from shardwright.runner.serve.places import Pace, Places, write_programs
 from shardwright.runner.serve.pod import Pod, Surroundings, Told
@@ -60,15 +63,29 @@ def main(
     Raises:
         OSError: A port of the request is taken.
     """
-    around = Surroundings(places or Places(), pace or Pace(), dict(environment), SimpleQueue())
+    current, pace = _Current(request), pace or Pace()
+    watch = Watch(request, pace, lambda: current.view)
+    around = Surroundings(
+        places or Places(),
+        pace,
+        dict(environment),
+        SimpleQueue(),
+        mark=watch.mark if request.metrics else None,
+    )
     _take_signals(around.events)
-    current = _Current(request)
-    health = HealthServer(request.runner_port, lambda: current.view)
+    health = HealthServer(request.runner_port, lambda: current.view, lambda: _metrics(watch))
     try:
         report = _serve(request, around, current)
     finally:
+        watch.close()
         health.close()
     return leave(report, Path(around.places.termination_log))
+
+
+def _metrics(watch: Watch) -> str:
+    request, now = watch.request, time.monotonic()
+    in_flight = inflight.look(request.http_port)
+    return page(request, watch.look(now), watch.gpu_look(now), watch.errors(), in_flight)
 
 
 class _Current:

@@ -28,12 +28,21 @@ _FIELDS: Mapping[str, Callable[[gpu.GPU], str]] = {
     "compute_cap": lambda one: one.compute,
     "memory.total": lambda one: f"{one.memory_mib} MiB",
     "memory.used": lambda _: "0 MiB",
+    "utilization.gpu": lambda _: "0 %",
     "memory.free": lambda one: f"{one.memory_mib} MiB",
     "driver_version": lambda _: gpu.driver(os.environ),
     "pci.bus_id": lambda one: one.bus_id,
     "gpu_bus_id": lambda one: one.bus_id,
     "count": lambda _: str(len(gpu.visible(os.environ))),
     "mig.mode.current": lambda _: "Disabled",
+}
+
+
+_UNITS: Mapping[str, str] = {
+    "memory.total": "MiB",
+    "memory.used": "MiB",
+    "memory.free": "MiB",
+    "utilization.gpu": "%",
 }
 
 
@@ -118,13 +127,13 @@ def _query(words: Sequence[str], devices: Sequence[gpu.GPU]) -> int:
         units = "nounits" not in form
         print(
             ", ".join(
-                f"{name} [MiB]" if name.startswith("memory.") and units else name for name in fields
+                f"{name} [{_UNITS[name]}]" if name in _UNITS and units else name for name in fields
             )
         )
     for one in devices:
         values = [_FIELDS[name](one) for name in fields]
         if "nounits" in form:
-            values = [value.removesuffix(" MiB") for value in values]
+            values = [value.removesuffix(" MiB").removesuffix(" %") for value in values]
         print(", ".join(values))
     return 0
 
