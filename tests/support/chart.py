@@ -85,6 +85,12 @@ def the(rendered: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 
 def settings(rendered: list[dict[str, Any]]) -> dict[str, Any]:
     """The operator's configuration file."""
-    loaded = yaml.safe_load(the(rendered, "ConfigMap")["data"]["config.yaml"])
+    loaded = yaml.safe_load(
+        next(
+            one["data"]["config.yaml"]
+            for one in of_kind(rendered, "ConfigMap")
+            if "config.yaml" in one["data"]
+        )
+    )
     assert isinstance(loaded, dict)
     return loaded

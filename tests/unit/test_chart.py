@@ -11,6 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from hack import sync_chart
+from tests.golden import specs
 from tests.support import chart, rights
 from tests.support.rights import CLUSTER, OWN, SERVED, VERBS, Right
 
@@ -18,10 +19,12 @@ import shardwright
 from shardwright.api.settings import Settings
 from shardwright.apply.kinds import kind_of
 from shardwright.control.watched import WATCHES
+from shardwright.render.pods import group_pods
+from shardwright.runner.measures import FAMILIES, METRICS_PATH, OWN_FAMILIES
 
 KUBERNETES = "1.37"
 # Their schemas are no part of Kubernetes.
-FOREIGN_KINDS = {"ServiceMonitor", "PrometheusRule"}
+FOREIGN_KINDS = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
 
 POOL = {
     "name": "h100",
@@ -54,6 +57,8 @@ MATRIX: dict[str, tuple[str, dict[str, Any]]] = {
         "y",
         {
             "serviceMonitor": {"enabled": True, "labels": {"release": "on"}},
+            "podMonitor": {"enabled": True, "labels": {"release": "1"}},
+            "dashboard": {"enabled": True},
             "prometheusRule": {"enabled": True, "labels": {"release": "1"}},
         },
     ),
@@ -408,6 +413,43 @@ def test_alerts_read_the_series_of_this_release_only() -> None:
 def test_the_monitor_keeps_the_namespace_that_a_series_names() -> None:
     monitor = chart.the(chart.objects(MATRIX["monitoring"][1]), "ServiceMonitor")
     assert monitor["spec"]["endpoints"][0]["honorLabels"] is True
+
+
+def test_the_pods_monitor_finds_the_pods_that_are_rendered() -> None:
+    monitor = chart.the(chart.objects(MATRIX["monitoring"][1]), "PodMonitor")["spec"]
+    found = specs.resolved(*specs.EXAMPLES["llama-70b-tp8-pp2"])
+    (selected,) = monitor["selector"]["matchExpressions"]
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert endpoint["path"] == METRICS_PATH
+    assert monitor["namespaceSelector"] == {"any": True}
+    for pod in group_pods(found, specs.identity("llama-70b-tp8-pp2"), "runner"):
+        assert pod["metadata"]["labels"][selected["key"]] in selected["values"]
+        ports = pod["spec"]["containers"][0]["ports"]
+        assert endpoint["port"] in {port["name"] for port in ports}
+    values = {"podMonitor": {"enabled": True}, "watchNamespaces": ["llm", "123"]}
+    narrowed = chart.the(chart.objects(values), "PodMonitor")["spec"]
+    assert narrowed["namespaceSelector"] == {"matchNames": ["llm", "123"]}
+
+
+def test_the_dashboard_asks_for_series_and_labels_that_there_are() -> None:
+    config = chart.the(
+        [
+            one
+            for one in chart.objects(MATRIX["monitoring"][1])
+            if "dashboard" in one["metadata"]["name"]
+        ],
+        "ConfigMap",
+    )
+    dashboard = json.loads(config["data"]["shardwright-serving.json"])
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    queries += [one["query"] for one in dashboard["templating"]["list"][1:]]
+    families = {**FAMILIES, **OWN_FAMILIES}
+    for query in queries:
+        for name in re.findall(r"shardwright_\w+", query):
+            family = families.get(name.removesuffix("_bucket"))
+            assert family is not None, name
+            assert ("rate(" in query) is (family.kind != "gauge"), query
+    assert len(queries) > len(dashboard["panels"])
 
 
 # --- rights

@@ -1,0 +1,76 @@
+"""Autoscalers by example: they scale what there is, by series that there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from shardwright.api.names import API_VERSION, KIND
+from shardwright.runner.measures import FAMILIES, GAUGE, OWN_FAMILIES
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "examples/scaling"
+CRD = yaml.safe_load((ROOT / "crds/llmdeployments.yaml").read_text(encoding="utf-8"))
+SCALERS = ("hpa.yaml", "keda.yaml", "keda-to-zero.yaml")
+ALL = {**FAMILIES, **OWN_FAMILIES}
+
+
+def read(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize("name", SCALERS)
+def test_it_scales_a_deployment_of_the_examples(name: str) -> None:
+    target = read(name)["spec"]["scaleTargetRef"]
+    assert (target["apiVersion"], target["kind"]) == (API_VERSION, KIND)
+    example = yaml.safe_load((ROOT / f"examples/{target['name']}.yaml").read_text(encoding="utf-8"))
+    assert example["metadata"]["name"] == target["name"]
+    (version,) = CRD["spec"]["versions"]
+    assert version["subresources"]["scale"] == {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+
+
+def test_the_hpa_is_valid_and_its_metric_is_one_that_the_adapter_makes() -> None:
+    scaler = read("hpa.yaml")
+    kubernetes_validate.validate(scaler, "1.37", strict=True)
+    (metric,) = scaler["spec"]["metrics"]
+    name = metric["pods"]["metric"]["name"]
+    assert ALL[name].kind == GAUGE
+    (rule,) = read("prometheus-adapter-values.yaml")["rules"]["custom"]
+    (series,) = re.findall(r'__name__=~"([^"]+)"', rule["seriesQuery"])
+    assert re.fullmatch(series, name)
+    for other, family in ALL.items():
+        # Sums over series of one pod: counters and histograms would make no sense there.
+        assert not re.fullmatch(series, other) or family.kind == GAUGE
+    assert scaler["spec"]["minReplicas"] >= 1
+
+
+@pytest.mark.parametrize("name", SCALERS[1:])
+def test_keda_asks_for_series_of_the_runner_by_labels_that_they_have(name: str) -> None:
+    spec = read(name)["spec"]
+    asked = [trigger["metadata"]["query"] for trigger in spec["triggers"]]
+    ours = [query for query in asked if "shardwright_" in query]
+    assert ours
+    for query in ours:
+        (series,) = re.findall(r"shardwright_\w+", query)
+        assert ALL[series].kind == GAUGE
+        labels = set(re.findall(r"(\w+)=", query))
+        assert labels == {"namespace", "deployment"}
+        assert f'deployment="{spec["scaleTargetRef"]["name"]}"' in query
+    # At zero no replica tells anything: something else must wake it.
+    assert spec["minReplicaCount"] > 0 or len(asked) > len(ours)
+
+
+def test_what_the_text_links_to_is_there() -> None:
+    text = (ROOT / "docs/scaling.md").read_text(encoding="utf-8")
+    for name in (*SCALERS, "prometheus-adapter-values.yaml"):
+        assert f"../examples/scaling/{name}" in text
