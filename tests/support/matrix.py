@@ -1,25 +1,26 @@
 """Every runtime with every precision, split, adapters and draft: rendered, or refused by a source.
 
-Each cell gets the best chance there is: it is tried on each GPU generation and from each kind of
-checkpoint until the runtime takes it. What it answers is data for the test and for the table in
-docs/support-matrix.md.
+Each cell gets the best chance there is: it is tried on each GPU generation, from each kind of
+checkpoint and with each kind of draft, until the runtime takes it. What it answers is data for the
+test and for the table in docs/support-matrix.md.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import yaml
 from tests.golden import specs
 
+from shardwright.api.engines import DEFAULT_BACKENDS
 from shardwright.api.spec import Backend, LLMDeploymentSpec, Runtime, WeightPrecision
-from shardwright.observe.products import product_named
 from shardwright.resolved import Resolved
-from shardwright.runner.contract import ModelFacts
+from shardwright.runner.contract import STEP_MODEL, ModelFacts
 from shardwright.runtimes.base import Refusal
 from shardwright.runtimes.registry import runtime
 
@@ -37,15 +38,6 @@ SHAPES: Mapping[str, tuple[int, int]] = {"1×1": (1, 1), "TP2": (2, 1), "TP2×PP
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A kind of published checkpoint: what people call it, its uri, and what its config says."""
-
-    name: str
-    uri: str
-    facts: ModelFacts
-
-
-@dataclass(frozen=True, slots=True)
 class Served:
     """A runtime with its backend, where it has several."""
 
@@ -53,7 +45,27 @@ class Served:
     backend: Backend | None = None
 
     def __str__(self) -> str:
-        return f"{self.runtime} ({self.backend})" if self.backend else str(self.runtime)
+        return f"{self.runtime} {self.backend}" if self.backend else str(self.runtime)
+
+
+SERVED = tuple(
+    Served(name, backend)
+    for name in Runtime
+    for backend in (Backend if name in DEFAULT_BACKENDS else (None,))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A kind of published checkpoint: its uri, and what its config says."""
+
+    uri: str
+    facts: ModelFacts
+
+    @property
+    def method(self) -> str:
+        """Its quantizer; empty for 16 bits."""
+        return self.facts.quantization
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +79,157 @@ class Cell:
     draft: bool
 
     def __str__(self) -> str:
-        more = (", LoRA" if self.lora else "") + (", draft" if self.draft else "")
-        return f"{self.served}, {self.weights}, {self.shape}{more}"
+        more = (" LoRA" if self.lora else "") + (" draft" if self.draft else "")
+        return f"{self.served} {self.weights} {self.shape}{more}"
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A cell that the runtime takes: on what, from what, with which draft."""
+    """What a runtime took: the spec, on which GPU, from which checkpoint, with which draft."""
 
-    spec: LLMDeploymentSpec
     resolved: Resolved
     gpu: str
     checkpoint: Checkpoint
     draft: str
 
+    @property
+    def spec(self) -> LLMDeploymentSpec:
+        """The spec."""
+        return self.resolved.spec
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What is made, in order."""
+        return tuple(artifact.step for artifact in self.resolved.artifacts)
+
 
 Answer = Taken | Refusal
+
+
+def cells() -> Iterator[Cell]:
+    """All of them."""
+    for served, weights, shape, lora, draft in product(
+        SERVED, WeightPrecision, SHAPES, (False, True), (False, True)
+    ):
+        yield Cell(served, weights, shape, lora, draft)
+
+
+# What people publish, in the order in which it is tried; facts as the fetch reads them.
+CHECKPOINTS: Mapping[str, Checkpoint] = {
+    "16 bits": Checkpoint("hf://org/model", specs.LLAMA_8B),
+    "AWQ": Checkpoint("hf://org/model-awq", specs.facts(quantization="awq")),
+    "GPTQ": Checkpoint("hf://org/model-gptq", specs.facts(quantization="gptq")),
+    "compressed-tensors": Checkpoint(
+        "hf://org/model-w8a8", specs.facts(quantization="compressed-tensors")
+    ),
+    "ModelOpt": Checkpoint("hf://org/model-nvfp4", specs.facts(quantization="modelopt")),
+}
+# Fields of spec.speculative that stand for a draft, in the order in which they are tried.
+DRAFTS: Mapping[str, Mapping[str, Any]] = {}
+
+
+def wish(
+    cell: Cell, gpu: str, checkpoint: Checkpoint, draft: Mapping[str, Any] | None
+) -> LLMDeploymentSpec:
+    """A spec for a cell."""
+    tensor, pipeline = SHAPES[cell.shape]
+    engine = {"runtime": cell.served.runtime, "backend": cell.served.backend}
+    return specs.spec(
+        model={"uri": checkpoint.uri},
+        engine={name: value for name, value in engine.items() if value is not None},
+        gpu={"product": gpu},
+        parallelism={"tensor": tensor, "pipeline": pipeline},
+        quantization={"weights": cell.weights},
+        **({"lora": {}} if cell.lora else {}),
+        **({"speculative": dict(draft)} if draft is not None else {}),
+    )
+
+
+def answer(cell: Cell) -> Answer:
+    """What the runtime makes of a cell: of all that was tried the first it takes.
+
+    Nothing it takes leaves the refusal that stood most often, whatever else was chosen.
+    """
+    engine = runtime(cell.served.runtime)
+    refused: list[Refusal] = []
+    drafts: Mapping[str, Mapping[str, Any] | None] = DRAFTS if cell.draft else {"": None}
+    for (gpu, compute), (name, draft), checkpoint in product(
+        GPUS.items(), drafts.items(), CHECKPOINTS.values()
+    ):
+        spec = wish(cell, gpu, checkpoint, draft)
+        refusal = engine.refuse_spec(spec, compute) or engine.refuse_model(spec, checkpoint.facts)
+        if refusal is None:
+            return Taken(specs.resolved(spec, checkpoint.facts), gpu, checkpoint, name)
+        refused.append(refusal)
+    kinds = Counter((one.reason, one.source) for one in refused)
+    (kind, _), *_ = kinds.most_common(1)
+    return next(one for one in refused if (one.reason, one.source) == kind)
+
+
+_HEAD = """# Support matrix
+
+Every runtime with every precision of the weights, in three splits, with and without adapters (LoRA) and
+a draft that speculates. Written by a test that asks the operator for each of {count} combinations: what is
+taken renders commands that the recorded contracts accept, and what is refused is refused before anything
+starts, for a reason that somebody has written down.
+
+Each combination is given the best chance: it is tried on {gpus}, and from each kind of published
+checkpoint. **From** and **GPU** name the first that is taken without adapters and draft. In the cells stand four answers: **plain · LoRA · draft · both**; `+` is taken, a number is
+the reason below. Drafts are tried in the order {drafts}; where the first is not the one, its name
+stands there.
+"""
+
+
+def page(answers: Mapping[Cell, Answer]) -> str:
+    """The table as a page of the documents."""
+    notes: dict[tuple[str, str], int] = {}
+    sections = [
+        _HEAD.format(count=len(answers), gpus=", ".join(GPUS), drafts=", ".join(DRAFTS) or "(none)")
+    ]
+    for served in SERVED:
+        rows = [
+            f"| {weights} | {_from(served, weights, answers)} | "
+            + " | ".join(_marks(served, weights, shape, answers, notes) for shape in SHAPES)
+            + " |"
+            for weights in WeightPrecision
+        ]
+        shapes = " | ".join(SHAPES)
+        sections.append(
+            f"## {served}\n\n| weights | from | GPU | made | {shapes} |\n"
+            f"| --- | --- | --- | --- |{' --- |' * len(SHAPES)}\n" + "\n".join(rows) + "\n"
+        )
+    reasons = [
+        f"{number}. `{reason}`: {SOURCES[source]['says'].strip()} Source: "
+        f"{SOURCES[source]['where'].strip()}."
+        for (reason, source), number in notes.items()
+    ]
+    return "\n".join([*sections, "## Reasons\n", *reasons, ""])
+
+
+def _from(served: Served, weights: WeightPrecision, answers: Mapping[Cell, Answer]) -> str:
+    for shape in SHAPES:
+        found = answers[Cell(served, weights, shape, lora=False, draft=False)]
+        if isinstance(found, Taken):
+            name = next(name for name, one in CHECKPOINTS.items() if one == found.checkpoint)
+            made = ", ".join(step for step in found.steps if step != STEP_MODEL) or "nothing"
+            return f"{name} | {found.gpu.split('-')[1]} | {made}"
+    return "- | - | -"
+
+
+def _marks(
+    served: Served,
+    weights: WeightPrecision,
+    shape: str,
+    answers: Mapping[Cell, Answer],
+    notes: dict[tuple[str, str], int],
+) -> str:
+    marks = []
+    for draft, lora in product((False, True), repeat=2):
+        found = answers[Cell(served, weights, shape, lora=lora, draft=draft)]
+        if isinstance(found, Taken):
+            usual = not draft or found.draft == next(iter(DRAFTS))
+            marks.append("+" if usual else found.draft)
+        else:
+            number = notes.setdefault((found.reason, found.source), len(notes) + 1)
+            marks.append(str(number))
+    return " · ".join(marks)

@@ -122,6 +122,7 @@ def weights_not_on_backend(asked: Asked) -> Refusal | None:
         "PrecisionNotSupported",
         f"quantization.weights {weights} is not available with engine.backend {asked.backend} of "
         f"{asked.version}; choose {others}, or backend TensorRT",
+        "trtllm-pytorch-precisions",
     )
 
 
@@ -144,6 +145,7 @@ def kv_not_on_backend(asked: Asked) -> Refusal | None:
         "PrecisionNotSupported",
         f"quantization.kvCache {kv_cache} is not available with engine.backend {asked.backend} of "
         f"{asked.version}; choose FP8 or None, or backend TensorRT",
+        "trtllm-pytorch-precisions",
     )
 
 
@@ -235,6 +237,7 @@ def _not_on_gpu(asked: Asked, compute: Compute, what: str, span: Span, choice: s
         f"{what} with engine.backend {asked.backend} needs compute capability {span}; "
         f"{asked.spec.gpu.product} has {dotted(compute)}. Choose {choice}, or a GPU product with "
         f"compute capability {span}",
+        "trtllm-hardware-matrix",
     )
 
 
