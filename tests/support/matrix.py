@@ -168,15 +168,16 @@ def answer(cell: Cell) -> Answer:
 
 _HEAD = """# Support matrix
 
-Every runtime with every precision of the weights, in three splits, with and without adapters (LoRA) and
-a draft that speculates. Written by a test that asks the operator for each of {count} combinations: what is
-taken renders commands that the recorded contracts accept, and what is refused is refused before anything
-starts, for a reason that somebody has written down.
+Every runtime with every precision of the weights, in three splits, with and without adapters (LoRA)
+and a draft that speculates. Written by a test that asks the operator for each of {count}
+combinations: what is taken renders commands that the recorded contracts accept, and what is refused
+is refused before anything starts, for a reason that somebody has written down.
 
-Each combination is given the best chance: it is tried on {gpus}, and from each kind of published
-checkpoint. **From** and **GPU** name the first that is taken without adapters and draft. In the cells stand four answers: **plain · LoRA · draft · both**; `+` is taken, a number is
-the reason below. Drafts are tried in the order {drafts}; where the first is not the one, its name
-stands there.
+Each combination is given the best chance: it is tried on {gpus},
+and from each kind of published checkpoint. **From**, **GPU** and **made** tell of the first that is
+taken without adapters and draft. In the cells stand four answers: **plain · LoRA · draft · both**;
+`+` is taken, a number is the reason below. Drafts are tried in the order {drafts}; where it is not
+the first, its name stands there.
 """
 
 
