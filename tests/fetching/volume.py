@@ -33,6 +33,7 @@ class Volume:
     """A claim's folder, and attempts at fetching into it."""
 
     root: Path
+    step: str = STEP_MODEL
     attempts: int = 0
     patience: Patience = QUICK
     log: list[dict[str, Any]] = field(default_factory=list)
@@ -47,12 +48,12 @@ class Volume:
         return Places(self.store, self.root / "source", self.root / "termination-log")
 
     def final(self, uri: str) -> Path:
-        return self.store / artifact_folder(STEP_MODEL, artifact_key(STEP_MODEL, {"uri": uri}))
+        return self.store / artifact_folder(self.step, artifact_key(self.step, {"uri": uri}))
 
     def request(self, uri: str, source: str = "", timeout_seconds: int = 0) -> StepRequest:
         return StepRequest(
-            step=STEP_MODEL,
-            key=artifact_key(STEP_MODEL, {"uri": uri}),
+            step=self.step,
+            key=artifact_key(self.step, {"uri": uri}),
             inputs={"uri": uri},
             commands=(),
             expected_files=(),
@@ -102,7 +103,7 @@ class Volume:
 
     def leftovers(self) -> list[str]:
         """Temporary folders."""
-        return sorted(path.name for path in (self.store / "shardwright/model").glob(".tmp-*"))
+        return sorted(path.name for path in (self.store / "shardwright" / self.step).glob(".tmp-*"))
 
     def said(self, message: str) -> list[dict[str, Any]]:
         """The log lines of the last attempt with this message."""

@@ -19,6 +19,9 @@ STATUS = (ROOT / "docs/status.md").read_text(encoding="utf-8")
 
 REASON_SOURCES = [
     CODE / "fetching/failures.py",
+    CODE / "plan/adapter_checks.py",
+    CODE / "plan/adapter_report.py",
+    CODE / "plan/adapters.py",
     CODE / "plan/aim.py",
     CODE / "plan/acts.py",
     CODE / "plan/attempts.py",
@@ -61,6 +64,7 @@ NOT_REASONS = {
     *("Socket", "None"),
     *("Collected", "Discarded"),  # why a record was withdrawn, which no condition says
     "ReadWriteOncePod",
+    *("Waiting", "Refused", "Failed"),  # what a leader says of an adapter
     *("ReplaceGroup", "Plan"),  # actions of events
     *(
         "TooLittleHeadroom",

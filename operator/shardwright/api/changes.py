@@ -63,6 +63,8 @@ SPEC_CLASSES: Mapping[str, ChangeClass] = MappingProxyType(
         "lora.targetModules": ChangeClass.BUILD,
         # Slots are made when the runtime starts; no engine is compiled for their number.
         "lora.maxLoaded": ChangeClass.ROLLING,
+        # Loaded into what serves and taken out of it, live.
+        "lora.adapters": ChangeClass.NONE,
         # Once a shape is given nothing depends on it; while fields are open see `hashed_wish`.
         "workload": ChangeClass.NONE,
         "replicas": ChangeClass.NONE,

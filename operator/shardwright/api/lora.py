@@ -1,19 +1,26 @@
-"""Adapters of one base model: the limits that are fixed when it is built or started."""
+"""Adapters of one base model: the limits that are fixed when it is built, and the adapters.
+
+Limits decide what is built or started. The list of adapters decides neither: adapters within the
+limits are loaded into what serves, and taken out of it, while it serves.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from shardwright.api.model import Model
-from shardwright.api.scalars import Int
+from shardwright.api.model import Model, SecretReference
+from shardwright.api.rules import Rule
+from shardwright.api.scalars import Int, unique_by
+from shardwright.api.serving import URI
 
 MAX_RANK = 512
 MAX_LOADED = 64
+MAX_ADAPTERS = 64
 
 
 class TargetModule(StrEnum):
@@ -45,6 +52,34 @@ After `tensorrt_llm/lora_manager.py` (`get_default_trtllm_modules_to_hf_modules`
 first projection is `mlp_h_to_4h`, and `mlp_gate` is what transformers calls `up_proj`.
 """
 
+_NO_PARENT = "uri must not contain '..': a path stays inside its claim, bucket or repository"
+
+
+class Adapter(Model):
+    """One adapter, in PEFT's form: adapter_config.json beside adapter_model.safetensors."""
+
+    name: Annotated[
+        str,
+        StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", max_length=63),
+    ] = Field(description="What requests ask for.")
+    uri: Annotated[str, StringConstraints(pattern=URI, max_length=512)] = Field(
+        description="Where its files are, written like model.uri; a pvc:// folder must be on the "
+        "claim of storage or of the model."
+    )
+    secret_ref: SecretReference | None = Field(
+        default=None, description="Credentials for fetching; the model's are not used."
+    )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("!self.uri.contains('..')", _NO_PARENT, field_path=".uri"),
+    )
+
+    @model_validator(mode="after")
+    def _stays_inside(self) -> Adapter:
+        if ".." in self.uri:
+            raise ValueError(_NO_PARENT)
+        return self
+
+
 _USUAL = [TargetModule.ATTN_Q, TargetModule.ATTN_K, TargetModule.ATTN_V]
 
 
@@ -64,6 +99,11 @@ class LoRA(Model):
         list[TargetModule],
         Field(min_length=1, max_length=len(TargetModule), json_schema_extra={"uniqueItems": True}),
     ] = Field(default=_USUAL, description="Projections that adapters may change; built in.")
+    adapters: Annotated[list[Adapter], Field(max_length=MAX_ADAPTERS), unique_by("name")] = Field(
+        default_factory=list,
+        description="Loaded and unloaded while it serves; nothing is rebuilt or restarted.",
+        json_schema_extra={"x-list-map-keys": ["name"]},
+    )
 
     @field_validator("target_modules")
     @classmethod

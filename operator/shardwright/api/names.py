@@ -35,6 +35,8 @@ LABEL_SOURCE_ATTEMPT = f"{GROUP}/source-attempt"
 LABEL_RECORD = f"{GROUP}/record"
 LABEL_CLAIM_UID = f"{GROUP}/claim-uid"
 LABEL_RUNNER = f"{GROUP}/runner"
+# On the ConfigMap that tells a deployment's leaders which adapters to load.
+LABEL_ADAPTERS = f"{GROUP}/adapters"
 # Set by an administrator on a Node: how many of its GPUs share one NVLink domain, where labels and
 # the table of products cannot tell (bridged PCIe boards, a GPU off its fabric).
 LABEL_NVLINK_SIZE = f"{GROUP}/nvlink-size"
@@ -46,6 +48,9 @@ ROLE_WORKER = "worker"
 
 # The whole replica's placement, on each of its pods, so that a successor can finish or release it.
 ANNOTATION_PLACEMENT = f"{GROUP}/placement"
+# On a leader's pod: which table of adapters it was last told of. A changed annotation has the
+# kubelet look at the pod's volumes at once.
+ANNOTATION_ADAPTERS = f"{GROUP}/adapters"
 # Set by a user on the LLMDeployment: one rolling restart, restart budgets anew.
 ANNOTATION_RESTARTED_AT = f"{GROUP}/restartedAt"
 

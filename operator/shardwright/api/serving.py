@@ -61,7 +61,7 @@ class DType(StrEnum):
     FP16 = "FP16"
 
 
-_URI = (
+URI = (
     r"^(hf://[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9._/-]+)?"
     r"|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9._/-]+"
     r"|s3://[a-z0-9][a-z0-9.-]*/[A-Za-z0-9._/-]+"
@@ -96,7 +96,7 @@ class ModelSpec(Model):
     )
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            f"self.uri.matches('{_URI}')",
+            f"self.uri.matches('{URI}')",
             _URI_FORMS,
             message_expression=f"'uri %s: {_URI_FORMS}'.format([self.uri])",
             field_path=".uri",
@@ -110,7 +110,7 @@ class ModelSpec(Model):
 
     @model_validator(mode="after")
     def _uri_has_a_known_form(self) -> ModelSpec:
-        if not re.fullmatch(_URI[1:-1], self.uri):
+        if not re.fullmatch(URI[1:-1], self.uri):
             raise ValueError(f"uri {self.uri}: {_URI_FORMS}")
         if ".." in self.uri:
             raise ValueError(

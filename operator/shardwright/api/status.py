@@ -172,6 +172,16 @@ class StepStatus(StatusModel):
     cause: str = ""
 
 
+class AdapterStatus(StatusModel):
+    """What became of one adapter."""
+
+    name: str
+    state: Literal["Fetching", "Ready", "Invalid", "Failed"]
+    reason: str = Field(default="", description="The same as a stable word.")
+    message: str = ""
+    loaded_on: str = Field(default="", description="Leaders that have it, such as `2 of 3`.")
+
+
 class LLMDeploymentStatus(StatusModel):
     """What the operator answers."""
 
@@ -185,6 +195,9 @@ class LLMDeploymentStatus(StatusModel):
         default_factory=list, json_schema_extra={"x-list-map-keys": ["index"]}
     )
     steps: list[StepStatus] = Field(default_factory=list)
+    adapters: list[AdapterStatus] = Field(
+        default_factory=list, json_schema_extra={"x-list-map-keys": ["name"]}
+    )
     failed_revision: str = Field(
         default="", description="A revision that spent its budget and was rolled back."
     )

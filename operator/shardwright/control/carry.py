@@ -21,14 +21,16 @@ from shardwright.plan.situation import (
     DropStep,
     FinishPlacement,
     Intent,
+    KeepAdapters,
     KeepChildren,
     LetServe,
     MakeRevision,
     PruneRevision,
     RaiseRevision,
+    TellAdapters,
     WriteRecord,
 )
-from shardwright.render import jobs, patches, pods, records, services, tokens
+from shardwright.render import adapters, jobs, patches, pods, records, services, tokens
 from shardwright.render.common import Owner, labels
 from shardwright.render.runner import runner_config_map_name
 
@@ -82,6 +84,12 @@ class Carrier:
                 return [Delete("Pod", pod.namespace, pod.name, pod.uid, grace)]
             case KeepChildren(minimum):
                 return _at_once(self._children(minimum))
+            case KeepAdapters(table):
+                body = adapters.adapters_config_map(self._view.namespace, self._owner, table)
+                return [Apply("ConfigMap", body)]
+            case TellAdapters(pod, digest):
+                ops = patches.adapters_patch(pod.uid, digest)
+                return [self._patch("Pod", pod.name, pod.uid, ops)]
             case _:
                 return []
 

@@ -37,7 +37,7 @@ from shardwright.plan.collection import (
 )
 from shardwright.render.runner import runner_config_map_name
 from shardwright.render.sweeps import record_patch, sweep_job
-from shardwright.runner.contract import STEP_MODEL, SWEEP_TRASH, SWEEPS
+from shardwright.runner.contract import FETCHED, SWEEP_TRASH, SWEEPS
 
 _log = structlog.get_logger(__name__)
 # Between two looks at one claim. Many deployments may share it, and each of their events wakes it;
@@ -138,7 +138,7 @@ class Collector:
         for job in self._store.jobs_on(claim.uid):
             if not is_sweep(job) and works(job):
                 named.add(job.key)
-                if job.step != STEP_MODEL and job.key not in built:
+                if job.step not in FETCHED and job.key not in built:
                     hold = f"Job {job.name} works on something that no revision knows"
         if all(record.key in named or record.key in built for record in records):
             return named | built, hold  # as nearly always: then pods need not be gone through
@@ -230,6 +230,6 @@ def _hold(
     step, key = pod.labels.get(LABEL_STEP, ""), pod.labels.get(LABEL_KEY, "")
     if key and step not in SWEEPS and pod.labels.get(LABEL_CLAIM_UID) == claim.uid:
         named.add(key)
-        if step != STEP_MODEL and key not in built:
+        if step not in FETCHED and key not in built:
             return f"pod {pod.name} works on something that no revision knows"
     return ""

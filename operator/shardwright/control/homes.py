@@ -22,8 +22,10 @@ from shardwright.plan.placement import (
     PlacementRequest,
     order_of_placement,
 )
+from shardwright.plan.resolve import adapter_key
 from shardwright.plan.situation import Decision, PlaceGroup, PlaceStep, Situation
 from shardwright.resolved import Resolved
+from shardwright.runner.contract import STEP_ADAPTER
 
 _Answer = TypeVar("_Answer")
 _GPU_TAINT = Toleration(key=GPU_RESOURCE, operator="Exists")
@@ -252,9 +254,11 @@ class Homes:
                 placed[wanted.group.index] = answer.nodes
         if self._step is not None:
             step, found = self._step
-            if isinstance(found, NoRoom):
+            # An adapter that waits for a node keeps nothing else waiting; its own state tells it.
+            fetches = step.artifact.step == STEP_ADAPTER
+            if isinstance(found, NoRoom) and not fetches:
                 step_room = f"step {step.artifact.step}: {found.message()}{self._advice()}"
-            elif isinstance(found, Queued):
+            elif isinstance(found, Queued) and not fetches:
                 queued = f"there would be room, but {found.behind} comes first"
         return Outcome(
             no_room=no_room,
@@ -334,4 +338,10 @@ def interests(situation: Situation, decision: Decision) -> set[tuple[str, str]]:
         claim = situation.claims.get(spec.storage.claim_name)
         if claim is not None:
             found.add((claim.uid, fetching.artifact.key))
+    claims = {revision.resolved.claim_uid for revision in revisions}
+    if spec is not None and spec.lora is not None:
+        named = situation.claims.get(spec.storage.claim_name)
+        claims |= {named.uid} if named is not None else set()
+        keys = {adapter_key(asked.uri) for asked in spec.lora.adapters}
+        found |= {(uid, key) for uid in claims for key in keys}
     return found

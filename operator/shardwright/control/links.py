@@ -108,7 +108,7 @@ class LinkReader:
         pod = wanted.pod
         try:
             page = await self._ask(session, pod.ip)
-            _same(wanted, page)
+            same_leader(wanted.key.name, wanted.pod, page)
             stages = links_heard(page)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             if self._wanted.get(pod.uid) != wanted:
@@ -125,7 +125,7 @@ class LinkReader:
             self._add({wanted.key})
 
 
-def _same(wanted: _Wanted, page: object) -> None:
+def same_leader(deployment: str, pod: PodView, page: object) -> None:
     """Addresses are used again: what answers must be the incarnation that was asked.
 
     Raises:
@@ -133,10 +133,10 @@ def _same(wanted: _Wanted, page: object) -> None:
     """
     if not isinstance(page, dict):
         raise ContractError("the status page is no object")
-    asked = (wanted.key.name, *slot_of(wanted.pod))
+    asked = (deployment, *slot_of(pod))
     found = (page.get("deployment"), page.get("replica"), page.get("incarnation"))
     if found != asked:
-        raise ContractError(f"{wanted.pod.ip} answers for {found}, asked for {asked}")
+        raise ContractError(f"{pod.ip} answers for {found}, asked for {asked}")
 
 
 async def ask_leader(session: aiohttp.ClientSession, address: str) -> object:

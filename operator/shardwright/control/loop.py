@@ -27,6 +27,7 @@ import structlog
 from shardwright.api.settings import Settings
 from shardwright.apply.client import CALL_SECONDS, Cluster, connect
 from shardwright.apply.executor import Executor
+from shardwright.control.adapters import AdapterReader
 from shardwright.control.crd import check_crd
 from shardwright.control.http import Health, measure_lag, serve
 from shardwright.control.lease import Elector
@@ -55,6 +56,7 @@ class Parts:
     executor: Executor
     metrics: Metrics
     links: LinkReader
+    adapters: AdapterReader
     add: Callable[[set[Key]], None]
     add_after: Callable[[Key, float], None]
 
@@ -196,6 +198,7 @@ class _Operator:
             self._pass, concurrency=settings.concurrency, metrics=metrics, clock=clock
         )
         self._links = LinkReader(self._workers.add, clock=clock)
+        self._adapters = AdapterReader(self._workers.add, clock=clock)
         self._reconcile = make_reconcile(
             Parts(
                 settings=settings,
@@ -204,6 +207,7 @@ class _Operator:
                 executor=executor,
                 metrics=metrics,
                 links=self._links,
+                adapters=self._adapters,
                 add=self._workers.add,
                 add_after=self._workers.add_after,
             )
@@ -249,6 +253,7 @@ class _Operator:
             self._task("resync", self._resync()),
             self._task("inventory", self._inventory()),
             self._task("links", self._links.run()),
+            self._task("adapters", self._adapters.run()),
             self._task("workers", self._workers.run()),
         ]
         watches, *others = parts

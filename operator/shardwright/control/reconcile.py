@@ -28,6 +28,7 @@ from shardwright.control.queue import Key, Result
 from shardwright.control.situate import SecretThere, Situator
 from shardwright.control.transitions import transitions
 from shardwright.observe.world import DeploymentView
+from shardwright.plan.adapter_report import readers
 from shardwright.plan.deployment import after_quota, decide
 from shardwright.plan.links import unheard
 from shardwright.plan.report import applied, report
@@ -50,8 +51,13 @@ class Reconciler:
         self.add = parts.add
         self.metrics = parts.metrics
         self.links = parts.links
+        self.adapters = parts.adapters
         self.situator = Situator(
-            parts.store, parts.settings, _secret_there(parts.cluster), parts.links
+            parts.store,
+            parts.settings,
+            _secret_there(parts.cluster),
+            parts.links,
+            parts.adapters,
         )
         self.placer = Placer(parts.store)
         self.collector = Collector(parts.store, parts.executor, parts.settings)
@@ -74,6 +80,8 @@ class Reconciler:
         decision = decide(situation, move_possible=homes.move_possible())
         there = {pod.uid for pod in situation.pods}
         self.links.want(key, unheard(situation, decision.findings), there)
+        table = decision.findings.adapters.digest
+        self.adapters.want(key, readers(decision.findings), table)
         # Before anything is awaited: what happens meanwhile must wake this key.
         self.store.needs(key, interests(situation, decision))
         refused = ""
@@ -113,6 +121,7 @@ class Reconciler:
         """The object is gone or going: garbage collection takes what it owned."""
         self.situator.forget(key)
         self.links.forget(key)
+        self.adapters.forget(key)
         made_way = [self.placer.forget(key, step=step) for step in (False, True)]
         self.store.wait_for_capacity(key, False)  # noqa: FBT003 - a state
         self.store.keep_plan(key, False)  # noqa: FBT003 - a state

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 
 from pydantic import ValidationError
@@ -19,6 +19,7 @@ from shardwright.api.engines import kept_version
 from shardwright.api.settings import Settings
 from shardwright.api.spec import CommonSpec, EngineSpec, Runtime
 from shardwright.api.status import LLMDeploymentStatus
+from shardwright.control.adapters import AdapterReader
 from shardwright.control.fleets import FleetCounter
 from shardwright.control.links import LinkReader
 from shardwright.control.queue import Key
@@ -53,6 +54,7 @@ class Situator:
         settings: Settings,
         secret_there: SecretThere,
         links: LinkReader,
+        adapters: AdapterReader,
         *,
         clock: Callable[[], float] = time.time,
         jitter: Callable[[], float] = random.random,
@@ -61,6 +63,7 @@ class Situator:
         self._settings = settings
         self._secret_there = secret_there
         self._links = links
+        self._adapters = adapters
         self._clock = clock
         self._jitter = jitter
         # By deployment, so that what is gone leaves nothing behind.
@@ -82,7 +85,8 @@ class Situator:
         store = self._store
         spec, error, digest = self._spec(view)
         # Asked first: from here on nothing is awaited, so that all of it is of one moment.
-        missing = await self._missing_secrets(view, spec)
+        missing = await self._missing(view, _secrets_of(spec))
+        lacking = await self._missing(view, _adapters_secrets_of(spec))
         revisions, unreadable = self._read(view, store.revisions_of(view.uid))
         claims = self._claims(view, spec, revisions)
         uids = {claim.uid for claim in claims.values()} | {
@@ -119,6 +123,8 @@ class Situator:
             products=self._products(),
             fleets=self._fleets.of(_key(view), view, spec, digest, revisions),
             links=dict(self._links.heard(_key(view))),
+            adapters=dict(self._adapters.heard(_key(view))),
+            missing_adapter_secrets=frozenset(lacking),
             unreadable=unreadable,
         )
 
@@ -189,15 +195,8 @@ class Situator:
         found = {name: self._store.claim(view.namespace, name) for name in sorted(names)}
         return {name: claim for name, claim in found.items() if claim is not None}
 
-    async def _missing_secrets(
-        self, view: DeploymentView, spec: CommonSpec | None
-    ) -> tuple[str, ...]:
-        """Secrets that the spec names and that are not there; asked anew once an hour."""
-        if spec is None:
-            return ()
-        names = [secret.name for secret in spec.pod.image_pull_secrets]
-        if spec.model.secret_ref is not None:
-            names.insert(0, spec.model.secret_ref.name)
+    async def _missing(self, view: DeploymentView, names: Iterable[str]) -> tuple[str, ...]:
+        """Which of these Secrets are not there; asked anew once an hour."""
         missing = []
         for name in names:
             place = (view.namespace, name)
@@ -210,6 +209,24 @@ class Situator:
             if not there:
                 missing.append(name)
         return tuple(missing)
+
+
+def _secrets_of(spec: CommonSpec | None) -> list[str]:
+    """Secrets without which the model cannot be fetched or served."""
+    if spec is None:
+        return []
+    names = [secret.name for secret in spec.pod.image_pull_secrets]
+    if spec.model.secret_ref is not None:
+        names.insert(0, spec.model.secret_ref.name)
+    return names
+
+
+def _adapters_secrets_of(spec: CommonSpec | None) -> list[str]:
+    """Secrets without which some adapter cannot be fetched, once each."""
+    if spec is None or spec.lora is None:
+        return []
+    asked = [one.secret_ref.name for one in spec.lora.adapters if one.secret_ref is not None]
+    return list(dict.fromkeys(asked))
 
 
 def _key(view: DeploymentView) -> Key:

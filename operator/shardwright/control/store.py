@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import structlog
 
-from shardwright.api.names import LABEL_RECORD, LABEL_RUNNER
+from shardwright.api.names import LABEL_ADAPTERS, LABEL_RECORD, LABEL_RUNNER
 from shardwright.api.settings import Settings
 from shardwright.apply.client import Body, Cluster
 from shardwright.apply.errors import NotFound
@@ -61,8 +61,10 @@ from shardwright.observe.projections import (
 from shardwright.observe.world import DeploymentView
 
 _log = structlog.get_logger(__name__)
-_RECORDS: Final = "Record"  # tables of their own for the two kinds of our ConfigMaps
+_RECORDS: Final = "Record"  # tables of their own for each kind of our ConfigMaps
 _RUNNERS: Final = "Runner"
+_ADAPTERS: Final = "Adapters"
+_CONFIG_MAPS: Final = (_RECORDS, _RUNNERS, _ADAPTERS)
 
 
 class Store(Views):
@@ -86,6 +88,7 @@ class Store(Views):
             JOB: (self.jobs, job_view),
             _RECORDS: (self.records, record_view),
             _RUNNERS: (self.runners, child_view),
+            _ADAPTERS: (self.adapters, child_view),
             REVISION: (self.revisions, revision_view),
             SERVICE: (self.services, child_view),
             BUDGET: (self.budgets, child_view),
@@ -120,7 +123,7 @@ class Store(Views):
 
     def version(self, kind: str, namespace: str, name: str) -> Version | None:
         """Which state of the object is known; None for none, and for kinds that are not watched."""
-        for one in (_RECORDS, _RUNNERS) if kind == CONFIG_MAP else (kind,):
+        for one in _CONFIG_MAPS if kind == CONFIG_MAP else (kind,):
             if one in self._tables and (found := self._tables[one][0].entry(namespace, name)):
                 return found.version
         return None
@@ -155,7 +158,7 @@ class Store(Views):
                 found = meta(body)
                 listed.add((str(found.get("namespace", "")), str(found["name"])))
                 keys |= self._take(watch.kind, body)
-            for one in (_RECORDS, _RUNNERS) if watch.kind == CONFIG_MAP else (watch.kind,):
+            for one in _CONFIG_MAPS if watch.kind == CONFIG_MAP else (watch.kind,):
                 table, _ = self._tables[one]
                 for change in table.retain(
                     listed,
@@ -189,7 +192,7 @@ class Store(Views):
     def _remove(
         self, kind: str, place: tuple[str, str], uid: str, version: int, by: object = None
     ) -> None:
-        for one in (_RECORDS, _RUNNERS) if kind == CONFIG_MAP else (kind,):
+        for one in _CONFIG_MAPS if kind == CONFIG_MAP else (kind,):
             if one in self._tables and (change := self._tables[one][0].remove(place, uid, version)):
                 self._wake(self._changed(one, change), by)
 
@@ -256,6 +259,8 @@ def _table_of(kind: str, body: Body) -> str | None:
     labels = meta(body).get("labels") or {}
     if LABEL_RECORD in labels:
         return _RECORDS
+    if LABEL_ADAPTERS in labels:
+        return _ADAPTERS
     return _RUNNERS if LABEL_RUNNER in labels else None
 
 

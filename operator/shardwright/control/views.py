@@ -64,6 +64,7 @@ class Views:
             }
         )
         self.records: Table[Record] = Table({"claim": lambda view: (view.claim_uid,)})
+        self.adapters: Table[ChildView] = Table({"owner": lambda view: (view.owner_uid,)})
         self.runners: Table[ChildView] = Table({"namespace": lambda view: (view.namespace,)})
         self.revisions: Table[RevisionView] = Table({"owner": lambda view: (view.owner_uid,)})
         self.services: Table[ChildView] = Table({"owner": lambda view: (view.owner_uid,)})

@@ -52,6 +52,8 @@ def affected(store: Views, kind: str, change: Change[Any]) -> set[Key]:
             return _owner(store, old, new) | _named_by(store, old, new)
         case "Record":
             return _on_record(store, old, new)
+        case "Adapters":
+            return _owner(store, old, new)
         case "Runner":
             return _on_runner(store, change.place[0], old)
     return set()

@@ -1,4 +1,4 @@
-"""Fetches a model's files onto a claim: from a hub, a bucket or a registry, or looks at a claim.
+"""Fetches models and adapters onto a claim: from a hub, a bucket, a registry, or in place.
 
 Runs in the operator's own image as the first step of a chain; whatever happens, it ends with a
 report. `main` is what the pod runs.
@@ -17,10 +17,10 @@ from pathlib import Path
 
 from shardwright import __version__
 from shardwright.fetching.bucket import Bucket
-from shardwright.fetching.claim import inspect
 from shardwright.fetching.failures import FetchError, environment, permanent
 from shardwright.fetching.folders import Folders
 from shardwright.fetching.hub import Hub
+from shardwright.fetching.kinds import KINDS, Kind
 from shardwright.fetching.patience import Halt, Patience
 from shardwright.fetching.registry import Registry
 from shardwright.fetching.remote import Source
@@ -39,7 +39,6 @@ from shardwright.runner.contract import (
     REASON_KILLED,
     REASON_TOOL_FAILED,
     SOURCE,
-    STEP_MODEL,
     STORE,
     Manifest,
     Report,
@@ -76,7 +75,7 @@ def main(
     """Fetch what is asked for and leave a report.
 
     Args:
-        request: Step `model`; its source is the model's uri, with its commit if that is known.
+        request: Step `model` or `adapter`; its source is the uri, with its commit if that is known.
         pod_uid: Names this attempt's temporary folder.
         env: Credentials and endpoints, as the Secret of `model.secretRef` has them.
         places: Volumes; None takes those of the contract.
@@ -109,15 +108,17 @@ def main(
         )
     else:
         facts = manifest.facts
+        told = facts or manifest.adapter
         report = Report(
             outcome=DONE,
             step=manifest.step,
             key=manifest.key,
             commit=manifest.commit,
             facts=facts,
+            adapter=manifest.adapter,
             tools=manifest.tools,
             # A model in place has no files of ours; what it weighs is what it has to be loaded.
-            total_bytes=manifest.total_bytes or (facts.bytes if facts else 0),
+            total_bytes=manifest.total_bytes or (told.bytes if told else 0),
             seconds=_since(started),
             reused=reused,
         )
@@ -132,16 +133,18 @@ def _made(
     patience: Patience,
     halt: Halt,
 ) -> tuple[Manifest, bool]:
-    """The manifest of the model, and whether it was there already."""
-    if request.step != STEP_MODEL:
+    """The manifest of the artifact, and whether it was there already."""
+    kind = KINDS.get(request.step)
+    if kind is None:
         raise permanent(
-            REASON_TOOL_FAILED, f"this image fetches models; it was asked for a {request.step!r}"
+            REASON_TOOL_FAILED,
+            f"this image fetches models and adapters; it was asked for a {request.step!r}",
         )
     location = parse(request.source)
-    folders = Folders(places.store, request.key, pod_uid)
-    there = sealed(folders, request.key)
+    folders = Folders(places.store, kind.step, request.key, pod_uid)
+    there = sealed(folders, kind.step, request.key)
     if isinstance(location, ClaimFolder):
-        return _in_place(request, location, folders, there, places)
+        return _in_place(request, kind, location, folders, there, places)
     if there is not None:
         folders.clear()
         return there, True
@@ -152,26 +155,27 @@ def _made(
         closing(Wire(patience.silence_seconds)) as wire,
         closing(_source(location, wire, env)) as source,
     ):
-        return Fetch(request, source, folders, patience, halt).run(commit), False
+        return Fetch(request, kind, source, folders, patience, halt).run(commit), False
 
 
 def _in_place(
     request: StepRequest,
+    kind: Kind,
     location: ClaimFolder,
     folders: Folders,
     there: Manifest | None,
     places: Places,
 ) -> tuple[Manifest, bool]:
-    """The manifest of a model on a claim: it has facts and no files, which are not ours."""
+    """The manifest of what lies on a claim: it has facts and no files, which are not ours."""
     # The other claim is mounted only where it is not the store itself.
     root = places.source if places.source.is_dir() else places.store
     manifest = Manifest(
-        step=STEP_MODEL,
+        step=kind.step,
         key=request.key,
         inputs=request.inputs,
         files={},
         tools={"shardwright": __version__},
-        facts=inspect(location, root),
+        **kind.inspect(location, root),
     )
     if there == manifest:
         return there, True

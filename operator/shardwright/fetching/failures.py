@@ -19,6 +19,7 @@ REASON_SOURCE_UNAVAILABLE = "SourceUnavailable"
 REASON_SOURCE_CHANGED = "SourceChanged"
 REASON_UNSAFE_WEIGHTS = "UnsafeWeights"
 REASON_MODEL_INCOMPLETE = "ModelIncomplete"
+REASON_ADAPTER_INVALID = "AdapterInvalid"
 
 _TRANSIENT = frozenset({408, 425, 429})
 _SERVER_ERRORS = range(500, 600)

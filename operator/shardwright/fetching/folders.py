@@ -26,7 +26,6 @@ from pathlib import Path
 from shardwright.fetching.remote import PLAN, Digest, Listing, RemoteFile, is_plain
 from shardwright.runner.contract import (
     MANIFEST,
-    STEP_MODEL,
     Manifest,
     artifact_folder,
     canonical,
@@ -45,7 +44,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 class Folders:
     """The folders of one fetch."""
 
-    def __init__(self, store: Path, key: str, pod_uid: str) -> None:
+    def __init__(self, store: Path, step: str, key: str, pod_uid: str) -> None:
         """Name them; nothing is made yet.
 
         Raises:
@@ -53,8 +52,8 @@ class Folders:
         """
         if not _UID.fullmatch(pod_uid):
             raise ValueError(f"pod uid {pod_uid!r} is malformed: letters, digits and dashes only")
-        self.final = store / artifact_folder(STEP_MODEL, key)
-        self.own = store / temporary_folder(STEP_MODEL, key, pod_uid)
+        self.final = store / artifact_folder(step, key)
+        self.own = store / temporary_folder(step, key, pod_uid)
         self._others = f".tmp-{key}-*"
         self._plan = self.final / PLAN
 

@@ -23,7 +23,7 @@ _OTHER_WEIGHTS = frozenset({".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".tflite
 _TEXTS = frozenset({".jinja", ".json", ".model", ".py", ".tiktoken", ".txt", ".yaml", ".yml"})
 _PICKLE_INDEX = re.compile(r".*\.(bin|pt|pth|ckpt)\.index\.json")
 # A licence goes with every copy.
-_LICENCES = ("LICENSE", "LICENCE", "NOTICE", "COPYING", "USE_POLICY")
+LICENCES = ("LICENSE", "LICENCE", "NOTICE", "COPYING", "USE_POLICY")
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _ADAPTER = "adapter_config.json"
 
@@ -86,7 +86,7 @@ def _is_text(name: str) -> bool:
     # tokenizer.model.v3 and the like
     if base.startswith("tokenizer"):
         return suffix not in PICKLES | _OTHER_WEIGHTS
-    return base.upper().startswith(_LICENCES)
+    return base.upper().startswith(LICENCES)
 
 
 def _no_weights(files: Sequence[RemoteFile], where: str) -> FetchError:

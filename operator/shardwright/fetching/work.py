@@ -14,15 +14,14 @@ from shardwright.fetching.failures import (
     environment,
 )
 from shardwright.fetching.folders import Folders
+from shardwright.fetching.kinds import Kind
 from shardwright.fetching.patience import AbandonedError, Halt, Patience, Retrier
 from shardwright.fetching.progress import Progress
 from shardwright.fetching.remote import Listing, RemoteFile, Source, refuse_names
-from shardwright.fetching.selection import choose, is_weight
+from shardwright.fetching.selection import is_weight
 from shardwright.fetching.transfer import Transfer, full
-from shardwright.fetching.weights import check_texts, check_weights
 from shardwright.runner.contract import (
     MANIFEST,
-    STEP_MODEL,
     FileEntry,
     Manifest,
     StepRequest,
@@ -47,19 +46,21 @@ class Fetch:
     def __init__(
         self,
         request: StepRequest,
+        kind: Kind,
         source: Source,
         folders: Folders,
         patience: Patience,
         halt: Halt,
     ) -> None:
         self._request = request
+        self._kind = kind
         self._source = source
         self._folders = folders
         self._patience = patience
         self._halt = halt
 
     def run(self, commit: str) -> Manifest:
-        """The manifest of a model that is whole and published when this returns.
+        """The manifest of an artifact that is whole and published when this returns.
 
         Args:
             commit: The commit that the uri names; empty when it names a branch, a tag or nothing.
@@ -82,15 +83,15 @@ class Fetch:
                 self._folders.drop_plan()
                 continue
             names = [file.name for file in listing.files]
-            facts = check_weights(self._folders.final, names, self._request.source)
+            facts = self._kind.facts(self._folders.final, names, self._request.source)
             manifest = Manifest(
-                step=STEP_MODEL,
+                step=self._kind.step,
                 key=self._request.key,
                 inputs=self._request.inputs,
                 files=entries,
                 tools={"shardwright": __version__, **self._source.tools},
-                facts=facts,
                 commit=listing.commit,
+                **facts,
             )
             self._folders.seal(manifest)
             return manifest
@@ -117,7 +118,7 @@ class Fetch:
         retrier = Retrier(source, self._patience, self._halt)
         found = retrier.call(self._source.survey)
         refuse_names(found.files, source)
-        chosen = self._each(choose(found.files, source), self._described)
+        chosen = self._each(self._kind.choose(found.files, source), self._described)
         listing = Listing(found.commit, tuple(chosen))
         self._folders.keep_plan(source, listing)
         # Another attempt may have been first.
@@ -148,7 +149,7 @@ class Fetch:
         names = [file.name for file in listing.files]
         try:
             entries = self._each(texts, transfer.bring, progress)
-            check_texts(self._folders.final, names, self._request.source)
+            self._kind.check_texts(self._folders.final, names, self._request.source)
             entries += self._each(weights, transfer.bring, progress)
         finally:
             progress.say()
@@ -215,14 +216,14 @@ def _first_cause(futures: Sequence[Future[Result]]) -> BaseException | None:
     return next(iter(causes or errors), None)
 
 
-def sealed(folders: Folders, key: str) -> Manifest | None:
-    """The manifest of a model that is there already and whole; None when there is none.
+def sealed(folders: Folders, step: str, key: str) -> Manifest | None:
+    """The manifest of an artifact that is there already and whole; None when there is none.
 
     Raises:
         OSError: The storage failed.
     """
     try:
-        return check(folders.final, Wanted(STEP_MODEL, key))
+        return check(folders.final, Wanted(step, key))
     except ArtifactError as error:
         say("nothing finished to take over", found=str(error))
         return None

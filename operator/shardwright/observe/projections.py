@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from shardwright.api.names import (
+    ANNOTATION_ADAPTERS,
     ANNOTATION_PLACEMENT,
     ANNOTATION_RESTARTED_AT,
     GROUP,
@@ -33,7 +34,7 @@ from shardwright.observe.world import (
     RecordState,
     RevisionView,
 )
-from shardwright.runner.contract import ContractError, ModelFacts, Report, decode
+from shardwright.runner.contract import AdapterFacts, ContractError, ModelFacts, Report, decode
 
 Body = Mapping[str, Any]
 
@@ -100,6 +101,7 @@ def pod_view(body: Body) -> PodView:
         else None,
         ready_changed=epoch(ready.get("lastTransitionTime")),
         placement=(meta.get("annotations") or {}).get(ANNOTATION_PLACEMENT, ""),
+        adapters=(meta.get("annotations") or {}).get(ANNOTATION_ADAPTERS, ""),
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         # a gated pod has PodScheduled=False too, with the reason SchedulingGated
@@ -211,6 +213,7 @@ def record_view(body: Body) -> Record:
             inputs=json.loads(data.get("inputs") or "{}"),
             commit=data.get("commit", ""),
             facts=ModelFacts.read({**facts, "config": data.get("config", "")}) if facts else None,
+            adapter=AdapterFacts.read(json.loads(data["adapter"])) if data.get("adapter") else None,
             total_bytes=int(data.get("totalBytes") or 0),
             reason=data.get("reason", ""),
             message=data.get("message", ""),
@@ -244,7 +247,7 @@ def revision_view(body: Body) -> RevisionView:
 
 
 def child_view(body: Body) -> ChildView:
-    """A Service, a PodDisruptionBudget or a runner ConfigMap."""
+    """A Service, a PodDisruptionBudget, or a ConfigMap with a runner or a table of adapters."""
     meta = _meta(body)
     return ChildView(
         namespace=meta["namespace"],

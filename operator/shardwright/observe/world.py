@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from shardwright.runner.contract import ModelFacts, Report
+from shardwright.runner.contract import AdapterFacts, ModelFacts, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +152,7 @@ class PodView:
     bound_at: float | None = None
     ready_changed: float | None = None  # lastTransitionTime of the Ready condition, True or False
     placement: str = ""  # the placement annotation as written
+    adapters: str = ""  # the table of adapters that it was last told of
     waiting: str = ""  # container waiting reason, for example ImagePullBackOff
     waiting_message: str = ""
     unschedulable: str = ""  # message of PodScheduled=False
@@ -218,6 +219,7 @@ class Record:
     inputs: Mapping[str, object] = field(default_factory=dict)
     commit: str = ""
     facts: ModelFacts | None = None
+    adapter: AdapterFacts | None = None
     total_bytes: int = 0
     reason: str = ""
     message: str = ""

@@ -26,12 +26,14 @@ from shardwright.plan.situation import (
     Findings,
     FinishPlacement,
     Intent,
+    KeepAdapters,
     KeepChildren,
     LetServe,
     PlaceGroup,
     PlaceStep,
     PruneRevision,
     Situation,
+    TellAdapters,
 )
 
 
@@ -52,6 +54,7 @@ def act(
         *farewells(situation, wishes),
         *_placements_begun(findings.groups),
         *_children(situation, findings),
+        *_adapters(findings, by_name),
         # Replicas before steps: a build that is refused must not keep a dead one away.
         *_births(situation, findings, wishes, groups, chains, by_name),
         *_homes(findings, wishes, groups, chains, by_name),
@@ -258,6 +261,22 @@ def _children(situation: Situation, findings: Findings) -> list[Intent]:
     unavailable = spec.rollout.max_unavailable if spec is not None else 0
     serving = [group for group in findings.groups if group.serving]
     return [KeepChildren(minimum_available(serving, replicas, unavailable))]
+
+
+def _adapters(findings: Findings, revisions: Mapping[str, Revision]) -> list[Intent]:
+    """The table of adapters, and a word to each leader that was not told of it yet."""
+    adapters = findings.adapters
+    if adapters.table is None:
+        return []
+    told: list[Intent] = []
+    for group in findings.groups:
+        revision, leader = revisions.get(group.revision), group.leader
+        reads = revision is not None and revision.resolved.spec.lora is not None
+        if not reads or leader is None or not leader.started or leader.deleting:
+            continue
+        if leader.adapters != adapters.digest:
+            told.append(TellAdapters(leader, adapters.digest))
+    return [KeepAdapters(adapters.table), *told]
 
 
 def _pruned(

@@ -15,9 +15,21 @@ from shardwright.plan.breakage import dead_node
 from shardwright.plan.revisions import Records
 from shardwright.plan.stepfaults import Blame, StepFault, may_withdraw, step_fault
 from shardwright.resolved import Artifact
-from shardwright.runner.contract import DONE, STEP_CHECKPOINT, STEP_ENGINE, STEP_MODEL, Report
+from shardwright.runner.contract import (
+    DONE,
+    STEP_ADAPTER,
+    STEP_CHECKPOINT,
+    STEP_ENGINE,
+    STEP_MODEL,
+    Report,
+)
 
-DOING = {STEP_MODEL: "Fetching", STEP_CHECKPOINT: "Quantizing", STEP_ENGINE: "Building"}
+DOING = {
+    STEP_MODEL: "Fetching",
+    STEP_ADAPTER: "Fetching",
+    STEP_CHECKPOINT: "Quantizing",
+    STEP_ENGINE: "Building",
+}
 
 
 class Next(StrEnum):

@@ -38,9 +38,11 @@ from shardwright.api.settings import Retention
 from shardwright.observe.world import JobView, Record, RecordState
 from shardwright.plan.revisions import DATA_VERSION
 from shardwright.runner.contract import (
+    FETCHED,
     PERMANENT,
     REASON_MANIFEST_MISSING,
     ROOT,
+    STEP_ADAPTER,
     STEP_MODEL,
     STEP_PROOF,
     SWEEP_PURGE,
@@ -201,22 +203,32 @@ def named_by_revision(data: Mapping[str, Any], claim_uid: str) -> set[str]:
 
 
 def named_by_spec(spec: Mapping[str, Any]) -> set[str]:
-    """Keys that a current spec names before it has a revision: its model's.
+    """Keys that a current spec names beside its revisions: those of its model and adapters.
 
-    The inputs are those of `plan.resolve.model_inputs`, which a test holds together.
+    The inputs are those of `plan.resolve.model_inputs` and `plan.adapters.adapter_inputs`, which
+    tests hold together. The adapters that stand in a revision's data name nothing: they are those
+    of the day it was made.
 
     Raises:
-        UnreadableError: When it has no model.
+        UnreadableError: When it has no model, or adapters of another form.
     """
     try:
-        return {artifact_key(STEP_MODEL, {"uri": spec["model"]["uri"]}), *_named_in_place(spec)}
-    except (KeyError, TypeError) as error:
+        adapters = [str(one["uri"]) for one in (spec.get("lora") or {}).get("adapters") or ()]
+        found = {artifact_key(STEP_ADAPTER, {"uri": uri}) for uri in adapters}
+        for uri in adapters:
+            found |= _in_place(uri)
+        key = artifact_key(STEP_MODEL, {"uri": spec["model"]["uri"]})
+        return {key, *found, *_named_in_place(spec)}
+    except (AttributeError, KeyError, TypeError) as error:
         raise UnreadableError(f"spec without {error}") from error
 
 
 def _named_in_place(spec: Mapping[str, Any]) -> set[str]:
     """A pvc:// model may be an artifact of ours that somebody loads from where it lies."""
-    uri = str(spec["model"]["uri"])
+    return _in_place(str(spec["model"]["uri"]))
+
+
+def _in_place(uri: str) -> set[str]:
     parts = uri.removeprefix(_PVC).strip("/").split("/")
     own = uri.startswith(_PVC) and len(parts) > 3 and parts[1] == ROOT  # noqa: PLR2004
     return {parts[3]} if own else set()
@@ -260,7 +272,7 @@ def _unnamed(records: Iterable[Record], stock: Stock, found: Collection) -> None
     kept = 0
     for record in sorted(records, key=lambda item: (-item.unused, item.key)):
         # A fetch publishes file by file, so that one that failed has left some.
-        failed = record.state is RecordState.FAILED and record.step != STEP_MODEL
+        failed = record.state is RecordState.FAILED and record.step not in FETCHED
         files = record.step != STEP_PROOF and not failed
         if files and record.state is RecordState.READY and kept < stock.retention.keep_artifacts:
             kept += 1

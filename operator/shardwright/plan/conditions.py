@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from shardwright.api import names
 from shardwright.api.status import ConditionStatus
+from shardwright.plan.adapter_report import adapters_ready
 from shardwright.plan.attempts import Chain, Next
 from shardwright.plan.given import WARNING
 from shardwright.plan.groups import Group, State
@@ -63,6 +64,7 @@ def conditions(situation: Situation, decision: Decision, outcome: Outcome) -> li
         _placed(findings, outcome, replicas),
         _available(situation, findings, replicas),
         *_topology(situation, findings),
+        *_adapters(situation, findings),
         *_summary(situation, findings, outcome, decision.memory, replicas),
     ]
 
@@ -238,6 +240,11 @@ def _available(situation: Situation, findings: Findings, replicas: int) -> Say:
 def _topology(situation: Situation, findings: Findings) -> list[Say]:
     verdict = topology(situation, findings)
     return [Say("TopologyVerified", *verdict)] if verdict is not None else []
+
+
+def _adapters(situation: Situation, findings: Findings) -> list[Say]:
+    verdict = adapters_ready(situation, findings)
+    return [Say("AdaptersReady", *verdict)] if verdict is not None else []
 
 
 def _stall(findings: Findings, memory: Memory) -> tuple[str, str] | None:

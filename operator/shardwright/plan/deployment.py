@@ -17,6 +17,8 @@ from shardwright.api.spec import Rollout
 from shardwright.observe.world import Record, RecordState
 from shardwright.plan import acts, recording
 from shardwright.plan import chain as chains_
+from shardwright.plan.adapter_states import Adapters
+from shardwright.plan.adapters import adapters_of
 from shardwright.plan.aim import Aim, aim
 from shardwright.plan.attempts import Chain, Next, Shop
 from shardwright.plan.groups import Group, next_deadline, observe_group, slot_of
@@ -68,6 +70,8 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
     )
     recorded = target is not None and proven(target.resolved, situation.records)
     chains = _chains(aimed, target, memory.wishes, by_name, shop)
+    adapters = _adapters(aimed, situation, shop)
+    chains.update(adapters.chains)
     proof_failure = _proof_failure(target, situation)
     goal = _goal(
         situation,
@@ -127,6 +131,7 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
         ),
         rebuild_reason=_rebuild_reason(target, served, by_name, groups),
         model=aimed.model,
+        adapters=adapters,
         better=aimed.better,
     )
     remembered = not same(memory, after)
@@ -212,6 +217,14 @@ def _chains(
     if aimed.fetching is not None:
         chains[FETCHING] = aimed.fetching
     return chains
+
+
+def _adapters(aimed: Aim, situation: Situation, shop: Shop) -> Adapters:
+    """Adapters of a spec that was accepted; of any other they are left as they are."""
+    if aimed.refusal is not None or aimed.target is None or aimed.model is None:
+        return Adapters()
+    mounted = any(item.resolved.spec.lora is not None for item in aimed.revisions)
+    return adapters_of(situation, shop, aimed.model.facts, mounted=mounted)
 
 
 def _proof_failure(target: Revision | None, situation: Situation) -> Record | None:
@@ -349,7 +362,7 @@ def _requeue(
     ]
     if situation.fleet_lost:
         waits.append(timeouts.node_dead_seconds)
-    if situation.missing_secrets:
+    if situation.missing_secrets or situation.missing_adapter_secrets:
         waits.append(MISSING_SECRET_SECONDS)
     homes = [pod.node or pod.pin for pod in situation.pods]
     homes += [job.node for job in situation.jobs if not (job.complete or job.failed)]

@@ -23,6 +23,8 @@ from shardwright.api.status import (
     StageMemory,
     StepStatus,
 )
+from shardwright.plan.adapter_report import adapters_status
+from shardwright.plan.adapters import advice
 from shardwright.plan.attempts import DOING
 from shardwright.plan.conditions import Outcome, Say, conditions
 from shardwright.plan.groups import Group, State
@@ -47,7 +49,7 @@ def report(situation: Situation, decision: Decision, outcome: Outcome) -> LLMDep
     return LLMDeploymentStatus(
         observed_generation=situation.deployment.generation,
         conditions=[_timed(situation, say) for say in conditions(situation, decision, outcome)],
-        plan=_plan(findings.target, findings.better, replicas),
+        plan=_plan(findings.target, findings.better, replicas, advice(spec.lora if spec else None)),
         engine=_engine(findings, outcome, memory),
         groups=[
             _group(wish, groups.get((wish.index, wish.incarnation)), situation, findings, outcome)
@@ -67,6 +69,7 @@ def report(situation: Situation, decision: Decision, outcome: Outcome) -> LLMDep
             )
             for (step, key), tries in sorted(memory.tries.items())
         ],
+        adapters=adapters_status(situation, findings),
         failed_revision=memory.failed_revision,
         failed_cause=_short(memory.failed_cause, 500),
         settled_revision=memory.settled,
@@ -119,7 +122,9 @@ def _timed(situation: Situation, say: Say) -> Condition:
     )
 
 
-def _plan(target: Revision | None, better: str, replicas: int) -> PlanStatus | None:
+def _plan(
+    target: Revision | None, better: str, replicas: int, advised: tuple[str, ...]
+) -> PlanStatus | None:
     if target is None:
         return None
     resolved = target.resolved
@@ -138,7 +143,7 @@ def _plan(target: Revision | None, better: str, replicas: int) -> PlanStatus | N
         engine=_runtime(resolved.spec.engine),
         image=resolved.image,
         commit=resolved.commit,
-        reasons=[_short(reason, 500) for reason in resolved.reasons],
+        reasons=[_short(reason, 500) for reason in (*resolved.reasons, *advised)],
         runner_up=resolved.chosen.runner_up if resolved.chosen is not None else "",
         better=better,
         kv_tokens=max(0, room.kv_tokens) if room is not None else 0,

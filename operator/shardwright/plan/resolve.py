@@ -16,6 +16,7 @@ from shardwright.observe.world import ClaimView, Record, Resources
 from shardwright.resolved import Artifact, Chosen, Resolved, Room
 from shardwright.runner.contract import (
     SOURCE,
+    STEP_ADAPTER,
     STEP_MODEL,
     STEP_PROOF,
     STORE,
@@ -48,11 +49,24 @@ def model_key(spec: CommonSpec) -> str:
     return artifact_key(STEP_MODEL, model_inputs(spec))
 
 
+def adapter_inputs(uri: str) -> dict[str, object]:
+    """What an adapter's artifact is keyed by: its uri as written, as a model's is."""
+    return {"uri": uri}
+
+
+def adapter_key(uri: str) -> str:
+    """Key of a fetched adapter."""
+    return artifact_key(STEP_ADAPTER, adapter_inputs(uri))
+
+
+def claim_of(uri: str) -> str:
+    """The claim that a pvc:// uri names, or an empty string."""
+    return uri[len(PVC) :].split("/", 1)[0] if uri.startswith(PVC) else ""
+
+
 def source_claim(spec: CommonSpec) -> str:
     """The claim that a pvc:// model lives on, or an empty string."""
-    if not spec.model.uri.startswith(PVC):
-        return ""
-    return spec.model.uri[len(PVC) :].split("/", 1)[0]
+    return claim_of(spec.model.uri)
 
 
 def model_folder(spec: CommonSpec) -> str:
@@ -60,12 +74,23 @@ def model_folder(spec: CommonSpec) -> str:
 
     A pvc:// model is used in place; everything else was fetched into the store.
     """
-    claim = source_claim(spec)
-    if claim:
-        path = spec.model.uri[len(PVC) :].split("/", 1)[1].strip("/")
-        root = STORE if claim == spec.storage.claim_name else SOURCE
-        return f"{root}/{path}"
-    return f"{STORE}/{artifact_folder(STEP_MODEL, model_key(spec))}"
+    in_place = _folder_in_place(spec.model.uri, spec)
+    return in_place or f"{STORE}/{artifact_folder(STEP_MODEL, model_key(spec))}"
+
+
+def adapter_folder(uri: str, spec: CommonSpec) -> str:
+    """Where pods find an adapter's files, as `model_folder` does a model's."""
+    in_place = _folder_in_place(uri, spec)
+    return in_place or f"{STORE}/{artifact_folder(STEP_ADAPTER, adapter_key(uri))}"
+
+
+def _folder_in_place(uri: str, spec: CommonSpec) -> str:
+    claim = claim_of(uri)
+    if not claim:
+        return ""
+    path = uri[len(PVC) :].split("/", 1)[1].strip("/")
+    root = STORE if claim == spec.storage.claim_name else SOURCE
+    return f"{root}/{path}"
 
 
 def pinned_uri(uri: str, commit: str) -> str:
@@ -80,12 +105,25 @@ def pinned_uri(uri: str, commit: str) -> str:
 
 
 def model_artifact(spec: CommonSpec, settings: Settings, commit: str = "") -> Artifact:
-    """The fetch of the model; it runs in the operator's own image and takes no GPU."""
+    """The fetch of the model."""
+    uri = pinned_uri(spec.model.uri, commit)
+    return _fetched(STEP_MODEL, model_key(spec), model_inputs(spec), uri, settings)
+
+
+def adapter_artifact(uri: str, settings: Settings) -> Artifact:
+    """The fetch of an adapter."""
+    return _fetched(STEP_ADAPTER, adapter_key(uri), adapter_inputs(uri), uri, settings)
+
+
+def _fetched(
+    step: str, key: str, inputs: dict[str, object], uri: str, settings: Settings
+) -> Artifact:
+    """A fetch: it runs in the operator's own image and takes no GPU."""
     return Artifact(
-        step=STEP_MODEL,
-        key=model_key(spec),
-        inputs=model_inputs(spec),
-        source_key=pinned_uri(spec.model.uri, commit),
+        step=step,
+        key=key,
+        inputs=inputs,
+        source_key=uri,
         image=settings.operator_image,
         commands=(),
         expected_files=(),

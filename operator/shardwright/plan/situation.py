@@ -21,6 +21,7 @@ from shardwright.observe.world import (
     PodView,
     Record,
 )
+from shardwright.plan.adapter_states import Adapters
 from shardwright.plan.attempts import Chain
 from shardwright.plan.fleets import Fleets
 from shardwright.plan.groups import Group
@@ -29,7 +30,7 @@ from shardwright.plan.memory import Memory
 from shardwright.plan.revisions import Records, Revision
 from shardwright.plan.rollout import Wish
 from shardwright.resolved import Artifact, Resolved
-from shardwright.runner.contract import StageLinks
+from shardwright.runner.contract import AdaptersHeard, AdapterTable, StageLinks
 from shardwright.runtimes.base import Refusal
 
 
@@ -64,6 +65,9 @@ class Situation:
     fleets: Fleets | None = None  # of `nodes` for this spec, likewise
     # Links by stage that leaders told of, by the UID of their pods.
     links: Mapping[str, Mapping[int, StageLinks]] = field(default_factory=dict)
+    # Adapters that leaders told of, likewise; and Secrets that are lacking for some adapters only.
+    adapters: Mapping[str, AdaptersHeard] = field(default_factory=dict)
+    missing_adapter_secrets: frozenset[str] = frozenset()
     unreadable: tuple[str, ...] = ()  # revisions that this operator cannot read, and why
 
     @property
@@ -195,6 +199,21 @@ class KeepChildren:
     minimum_available: int
 
 
+@dataclass(frozen=True, slots=True)
+class KeepAdapters:
+    """The table of adapters that leaders read."""
+
+    table: AdapterTable
+
+
+@dataclass(frozen=True, slots=True)
+class TellAdapters:
+    """Have a leader's kubelet look at the table now, not within a minute."""
+
+    pod: PodView
+    digest: str
+
+
 Intent = (
     MakeRevision
     | RaiseRevision
@@ -210,6 +229,8 @@ Intent = (
     | LetServe
     | DeletePod
     | KeepChildren
+    | KeepAdapters
+    | TellAdapters
 )
 
 
@@ -229,6 +250,7 @@ class Findings:
     leaving: int = 0  # pods on their way out
     rebuild_reason: str = ""
     model: Record | None = None
+    adapters: Adapters = field(default_factory=Adapters)
     better: str = ""  # a plan that has become possible and is not acted on
 
     def to_be_proven(self, revision: str, group: Group | None) -> bool:

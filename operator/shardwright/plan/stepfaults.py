@@ -20,9 +20,11 @@ from shardwright.plan.revisions import Records
 from shardwright.resolved import Artifact
 from shardwright.runner.contract import (
     ARTIFACT_FAULTS,
+    FETCHED,
     PERMANENT,
     REASON_ACCESS_DENIED,
     REASON_OUT_OF_MEMORY,
+    STEP_ADAPTER,
     STEP_CHECKPOINT,
     STEP_ENGINE,
     STEP_MODEL,
@@ -35,7 +37,7 @@ MEMORY_ATTEMPTS = 2
 # permission, and the key stays the same.
 _MENDABLE = frozenset({REASON_ACCESS_DENIED})
 _MADE_FROM = {STEP_ENGINE: STEP_CHECKPOINT, STEP_CHECKPOINT: STEP_MODEL}
-_MEMORY_FIELD = {STEP_MODEL: "fetchResources.memory"}
+_MEMORY_FIELD = dict.fromkeys(FETCHED, "fetchResources.memory")
 
 
 class Blame(StrEnum):
@@ -121,6 +123,7 @@ def floors(settings: Settings) -> dict[str, Resources]:
     steps, fetch = settings.step_resources, settings.fetch_resources
     given: Mapping[str, StepResources | FetchResources] = {
         STEP_MODEL: fetch,
+        STEP_ADAPTER: fetch,
         STEP_CHECKPOINT: steps,
         STEP_ENGINE: steps,
     }

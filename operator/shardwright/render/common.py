@@ -10,6 +10,7 @@ from shardwright.api.names import API_VERSION, GPU_RESOURCE, KIND, LABEL_MANAGED
 from shardwright.api.spec import CommonSpec, Toleration
 from shardwright.plan.resolve import source_claim
 from shardwright.runner.contract import (
+    ADAPTERS_DIR,
     ENV_NODE_NAME,
     ENV_POD_NAME,
     ENV_POD_UID,
@@ -160,11 +161,19 @@ def container_security(capabilities: list[str] | None = None) -> Manifest:
 
 
 def volumes(
-    spec: CommonSpec, *, shm: str, scratch: str, runner: str, source: bool, token: str = ""
+    spec: CommonSpec,
+    *,
+    shm: str,
+    scratch: str,
+    runner: str,
+    source: bool,
+    token: str = "",
+    adapters: str = "",
 ) -> list[Manifest]:
     """Volumes of a pod.
 
-    `shm` and `scratch` are quantities, `runner` a ConfigMap, `token` a Secret; empty is none.
+    `shm` and `scratch` are quantities, `runner` and `adapters` ConfigMaps, `token` a Secret; empty
+    is none.
     """
     other = source_claim(spec) if source else ""
     found: list[Manifest] = [
@@ -183,6 +192,9 @@ def volumes(
         # Readable by the pod's group, which its user is in, and by nobody else.
         secret = {"secretName": token, "defaultMode": 0o440}
         found.append({"name": "token", "secret": secret})
+    if adapters:
+        # There is none before the first adapter is, and it changes while the pod runs.
+        found.append({"name": "adapters", "configMap": {"name": adapters, "optional": True}})
     return found
 
 
@@ -195,6 +207,7 @@ def mounts(found: list[Manifest], *, store_read_only: bool) -> list[Manifest]:
         "source": (SOURCE, True),
         "runner": (RUNNER_DIR, True),
         "token": (TOKEN_DIR, True),
+        "adapters": (ADAPTERS_DIR, True),
     }
     return [
         {"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})}

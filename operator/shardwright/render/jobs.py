@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from shardwright.api import names
 from shardwright.api.settings import Settings
-from shardwright.api.spec import CommonSpec
+from shardwright.api.spec import CommonSpec, SecretReference
 from shardwright.observe.world import ClaimView, Resources
-from shardwright.plan.resolve import model_folder
+from shardwright.plan.resolve import adapter_key, claim_of, model_folder, source_claim
 from shardwright.render import common
 from shardwright.render.common import Manifest, Owner
 from shardwright.render.names import job_name
 from shardwright.resolved import Artifact
 from shardwright.runner.contract import (
+    FETCHED,
+    STEP_ADAPTER,
     STEP_CHECKPOINT,
     STEP_ENGINE,
     STEP_MODEL,
@@ -34,12 +36,13 @@ def step_request(
 ) -> StepRequest:
     """What the runner in the step's pod is asked to do.
 
-    The source is the model's uri with its commit pinned, the model's folder, or the checkpoint's.
+    The source is the uri of what is fetched, a model's with its commit pinned, the model's folder,
+    or the checkpoint's.
     """
     if artifact.step == STEP_ENGINE:
         source = f"{STORE}/{artifact_folder(STEP_CHECKPOINT, artifact.source_key)}"
     else:
-        source = artifact.source_key if artifact.step == STEP_MODEL else model_folder(spec)
+        source = artifact.source_key if artifact.step in FETCHED else model_folder(spec)
     return StepRequest(
         step=artifact.step,
         key=artifact.key,
@@ -76,14 +79,14 @@ def step_job(
         runner_config_map: Name of the namespace's ConfigMap that holds the runner.
         source_attempt: Which attempt made what the step works on; 0 for a model's fetch.
     """
-    fetch = artifact.step == STEP_MODEL
+    fetch = artifact.step in FETCHED
     marks = labels_of(artifact, attempt, claim.uid, source_attempt)
     placed = common.volumes(
         spec,
         shm="" if fetch else SHM,
         scratch=byte_quantity(artifact.resources.ephemeral_bytes),
         runner="" if fetch else runner_config_map,
-        source=artifact.step in (STEP_MODEL, STEP_CHECKPOINT),
+        source=_needs_source(artifact, spec),
     )
     asked = quantities(artifact.resources)
     container: Manifest = {
@@ -101,9 +104,8 @@ def step_job(
         "terminationMessagePolicy": "File",
         "securityContext": common.container_security(),
     }
-    if fetch and spec.model.secret_ref:
-        secret = {"name": spec.model.secret_ref.name, "optional": False}
-        container["envFrom"] = [{"secretRef": secret}]
+    if fetch and (reference := _secret(artifact, spec)):
+        container["envFrom"] = [{"secretRef": {"name": reference.name, "optional": False}}]
     timeouts = settings.timeouts
     return {
         "apiVersion": "batch/v1",
@@ -136,6 +138,25 @@ def step_job(
             },
         },
     }
+
+
+def _secret(artifact: Artifact, spec: CommonSpec) -> SecretReference | None:
+    """Credentials of a fetch: an adapter has its own, or none."""
+    if artifact.step != STEP_ADAPTER:
+        return spec.model.secret_ref
+    adapters = spec.lora.adapters if spec.lora is not None else []
+    asked = [one.secret_ref for one in adapters if adapter_key(one.uri) == artifact.key]
+    return next((reference for reference in asked if reference is not None), None)
+
+
+def _needs_source(artifact: Artifact, spec: CommonSpec) -> bool:
+    """Whether the step reads from the claim of a pvc:// model that is not the store.
+
+    An adapter may lie on that claim too, or on the store.
+    """
+    if artifact.step == STEP_ADAPTER:
+        return claim_of(artifact.source_key) == source_claim(spec)
+    return artifact.step in (STEP_MODEL, STEP_CHECKPOINT)
 
 
 def labels_of(

@@ -46,6 +46,11 @@ def token_name(deployment: str, uid: str, replica: int, incarnation: int) -> str
     return bounded(deployment, f"{uid_hash(uid, 4)}-{replica}-{incarnation}-token")
 
 
+def adapters_name(deployment: str, uid: str) -> str:
+    """Name of the ConfigMap that tells a deployment's leaders which adapters to load."""
+    return bounded(deployment, f"{uid_hash(uid, 4)}-adapters")
+
+
 def rank_address(pod: str, service: str, namespace: str) -> str:
     """DNS name of a pod under its headless Service, whatever the cluster's own domain is."""
     return f"{pod}.{service}.{namespace}.svc"

@@ -63,6 +63,12 @@ def serve_patch(pod_uid: str, *, leader: bool) -> Operations:
     )
 
 
+def adapters_patch(pod_uid: str, digest: str) -> Operations:
+    """Note on a leader which table of adapters it is told of, so that its kubelet looks at once."""
+    path = pointer("metadata", "annotations", names.ANNOTATION_ADAPTERS)
+    return (_same(pod_uid), {"op": "add", "path": path, "value": digest})
+
+
 def unserve_patch(pod_uid: str) -> Operations:
     """Take a leader out of the Service before it is drained; fails where the label is not set."""
     path = pointer("metadata", "labels", names.LABEL_SERVING)

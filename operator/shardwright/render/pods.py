@@ -10,7 +10,13 @@ from shardwright.api.spec import StagePlacement
 from shardwright.plan.resolve import model_folder
 from shardwright.render import common
 from shardwright.render.common import Manifest, Owner
-from shardwright.render.names import pod_name, rank_address, ranks_service_name, token_name
+from shardwright.render.names import (
+    adapters_name,
+    pod_name,
+    rank_address,
+    ranks_service_name,
+    token_name,
+)
 from shardwright.resolved import Artifact, Resolved
 from shardwright.runner.contract import (
     LIVE_PATH,
@@ -106,6 +112,7 @@ def serve_request(resolved: Resolved, identity: GroupIdentity, stage: int) -> Se
         revision=identity.revision,
         # Only the leader has a server to ask.
         metrics=pages_of(resolved) if stage == 0 else (),
+        adapters=engine.adapters(resolved) if stage == 0 else None,
     )
 
 
@@ -128,6 +135,7 @@ def _stage_pod(
         runner=runner_config_map,
         source=True,
         token=_token(resolved, identity),
+        adapters=_adapters(resolved, identity, stage),
     )
     pod_spec: Manifest = {
         **common.pod_settings(spec),
@@ -170,6 +178,13 @@ def _token(resolved: Resolved, identity: GroupIdentity) -> str:
         return ""
     owner = identity.owner
     return token_name(owner.name, owner.uid, identity.replica, identity.incarnation)
+
+
+def _adapters(resolved: Resolved, identity: GroupIdentity, stage: int) -> str:
+    """Name of the ConfigMap with the table of adapters: leaders of bases that take any read it."""
+    if resolved.spec.lora is None or stage:
+        return ""
+    return adapters_name(identity.owner.name, identity.owner.uid)
 
 
 def _spread(resolved: Resolved, identity: GroupIdentity) -> bool:

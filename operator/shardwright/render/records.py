@@ -66,6 +66,7 @@ def _data(record: Record) -> dict[str, str]:
         # A key of its own: an operator that does not know it yet reads the facts all the same.
         "config": facts.pop("config", ""),
         "facts": _readable(facts) if facts else "",
+        "adapter": _readable(asdict(record.adapter)) if record.adapter else "",
         "totalBytes": str(record.total_bytes) if record.total_bytes else "",
         "reason": record.reason,
         "message": record.message,

@@ -62,6 +62,11 @@ TOKEN_DIR = "/shardwright/token"  # noqa: S105 - where it is, not what
 TOKEN_FILE = "token"  # noqa: S105 - as above
 TOKEN_MIN_CHARS = 32
 
+# Where the table of adapters is mounted in pods that can load some, and the file in it. The volume
+# is optional, and the kubelet writes it anew while the pod runs.
+ADAPTERS_DIR = "/shardwright/adapters"
+ADAPTERS_FILE = "adapters.json"
+
 # How the ranks of a group with several stages are started. MPI: stage 0 starts them all with
 # `mpirun`. Each: every stage starts its own part, which finds the others by itself. Empty in a
 # request means: by the tool of its command.
@@ -86,7 +91,10 @@ STEP_MODEL = "model"
 STEP_CHECKPOINT = "checkpoint"
 STEP_ENGINE = "engine"
 STEP_PROOF = "proof"
-STEPS = (STEP_MODEL, STEP_CHECKPOINT, STEP_ENGINE)
+STEP_ADAPTER = "adapter"
+STEPS = (STEP_MODEL, STEP_CHECKPOINT, STEP_ENGINE, STEP_ADAPTER)
+# Made by the fetcher in the operator's own image, from files that somebody else keeps.
+FETCHED = (STEP_MODEL, STEP_ADAPTER)
 
 # What a sweep's pod does with an artifact's folder. SWEEP is the role of these pods, the action
 # their step.
@@ -301,6 +309,54 @@ class Prepared:
 
 
 @dataclass(frozen=True)
+class Adapter:
+    """One adapter that a leader is to have loaded.
+
+    `folder` is where its files are in the pod, `key` the artifact that they are; `in_place` means
+    that they are somebody else's, of which no list of files exists. `number` is the same for the
+    same artifact, and another for any other: what some runtimes know an adapter by.
+    """
+
+    name: str
+    folder: str
+    key: str
+    number: int
+    rank: int
+    modules: tuple[str, ...]
+    in_place: bool = False
+
+
+@dataclass(frozen=True)
+class AdapterTable:
+    """All adapters that the leaders of a deployment are to have loaded, and no others."""
+
+    adapters: tuple[Adapter, ...] = ()
+    contract: int = CONTRACT_VERSION
+
+
+def table_digest(text: str) -> str:
+    """What names one table: 16 hex digits over its bytes."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class AdapterServing:
+    """How a server is given adapters while it serves.
+
+    `max_rank` and `modules` (by the adapters' names) are what it was built or started with. `load`
+    takes {lora_name, lora_path} and `unload` {lora_name} by POST; `models` lists what is loaded,
+    the base model first among them. Without `load` a request itself names the adapter's folder,
+    and there is nothing to do but to see that it is there.
+    """
+
+    max_rank: int
+    modules: tuple[str, ...]
+    load: str = ""
+    unload: str = ""
+    models: str = "/v1/models"
+
+
+@dataclass(frozen=True)
 class ServeRequest:
     """What a serving pod is asked to do: check the artifact, meet its peers, start its ranks.
 
@@ -343,6 +399,7 @@ class ServeRequest:
     prepared: Prepared | None = None
     revision: str = ""
     metrics: tuple[Page, ...] = ()
+    adapters: AdapterServing | None = None
     contract: int = CONTRACT_VERSION
 
     @property
@@ -401,6 +458,44 @@ class ModelFacts:
 
 
 @dataclass(frozen=True)
+class AdapterFacts:
+    """What an adapter's own files say of it; whether a base model can take it rests on this.
+
+    `rank` is the highest of any module. `modules` are the last parts of the names of adapted
+    projections (`q_proj`), `sizes` their inputs and outputs where all layers agree, `layers` the
+    highest layer that is adapted plus one. `features` is whatever it has beyond low-rank matrices
+    of projections: such an adapter is not served. `base` is the model it was trained on, by its
+    own word; `bytes` is the size of its weights on disk.
+    """
+
+    rank: int
+    alpha: float
+    modules: tuple[str, ...]
+    base: str = ""
+    dtype: str = ""
+    layers: int = 0
+    sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+    bytes: int = 0
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> AdapterFacts:
+        """Facts as another version wrote them: what it knows and we do not is passed over.
+
+        Raises:
+            TypeError, ValueError: A field is missing or of another form.
+        """
+        known = {item.name for item in fields(cls)}
+        values = {name: value for name, value in raw.items() if name in known}
+        for name in ("modules", "features"):
+            values[name] = tuple(map(str, values.get(name, ())))
+        values["sizes"] = {
+            name: (int(size[0]), int(size[1])) for name, size in values.get("sizes", {}).items()
+        }
+        return cls(**values)
+
+
+@dataclass(frozen=True)
 class FileEntry:
     """Size in bytes and SHA-256 of one file of an artifact."""
 
@@ -420,6 +515,7 @@ class Manifest:
     gpu: dict[str, str] = field(default_factory=dict)
     facts: ModelFacts | None = None
     commit: str = ""
+    adapter: AdapterFacts | None = None
     contract: int = CONTRACT_VERSION
 
     @property
@@ -472,6 +568,52 @@ def links_heard(page: Any) -> dict[int, StageLinks]:
         raise ContractError(f"the status page tells no links: {error!r}") from error
 
 
+# What a leader says of an adapter that is not loaded.
+ADAPTER_WAITING = "Waiting"  # its turn or its files have not come yet
+ADAPTER_REFUSED = "Refused"  # outside of what this pod was built or started for
+ADAPTER_FAILED = "Failed"  # the server did not take it; it is tried again
+
+
+@dataclass(frozen=True)
+class AdaptersHeard:
+    """What a leader has loaded: by name, of the table whose digest it names.
+
+    `troubles` has (state, words) of each adapter that is asked for and not loaded.
+    """
+
+    table: str
+    loaded: tuple[str, ...] = ()
+    troubles: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def told(self) -> dict[str, Any]:
+        """As the status page has it."""
+        return {
+            "table": self.table,
+            "loaded": list(self.loaded),
+            "troubles": {name: list(trouble) for name, trouble in self.troubles.items()},
+        }
+
+
+def adapters_heard(page: Any) -> AdaptersHeard:
+    """Adapters from the object that a leader answers at STATUS_PATH.
+
+    Raises:
+        ContractError: It is no such object.
+    """
+    try:
+        told = page["adapters"]
+        return AdaptersHeard(
+            table=str(told["table"]),
+            loaded=tuple(map(str, told["loaded"])),
+            troubles={
+                str(name): (str(trouble[0]), str(trouble[1]))
+                for name, trouble in told["troubles"].items()
+            },
+        )
+    except (AttributeError, KeyError, TypeError, IndexError) as error:
+        raise ContractError(f"the status page tells no adapters: {error!r}") from error
+
+
 @dataclass(frozen=True)
 class FirstCause:
     """What a pod that only lost its peers was told: who went first, and how.
@@ -507,13 +649,16 @@ class Report:
     rank: int = -1
     log_tail: str = ""
     first: FirstCause | None = None
+    adapter: AdapterFacts | None = None
     contract: int = CONTRACT_VERSION
 
 
 # Of a first cause's words, in a report that is too long.
 _FIRST_CHARS = 500
 
-Message = TypeVar("Message", StepRequest, SweepRequest, ServeRequest, Manifest, Report)
+Message = TypeVar(
+    "Message", StepRequest, SweepRequest, ServeRequest, Manifest, Report, AdapterTable
+)
 
 
 def encode(message: Any) -> str:
@@ -568,7 +713,7 @@ def decode(kind: type[Message], text: str) -> Message:
     values = {name: value for name, value in raw.items() if name in known}
     try:
         return kind(**_shaped(kind, values))
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError, ValueError, IndexError) as error:
         raise ContractError(f"{kind.__name__} cannot be read: {error}") from error
 
 
@@ -588,11 +733,24 @@ def _shaped(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
         shaped["files"] = {name: FileEntry(**entry) for name, entry in values["files"].items()}
     if shaped.get("facts") is not None:
         shaped["facts"] = ModelFacts.read(shaped["facts"])
+    if shaped.get("adapter") is not None:
+        shaped["adapter"] = AdapterFacts.read(shaped["adapter"])
     if shaped.get("first") is not None:
         shaped["first"] = FirstCause(**shaped["first"])
+    if kind is AdapterTable:
+        shaped["adapters"] = tuple(_adapter(item) for item in values.get("adapters", ()))
+    elif shaped.get("adapters") is not None:
+        raw = shaped["adapters"]
+        shaped["adapters"] = AdapterServing(**{**raw, "modules": tuple(raw["modules"])})
     if shaped.get("prepared") is not None:
         shaped["prepared"] = _prepared(shaped["prepared"])
     return shaped
+
+
+def _adapter(raw: Mapping[str, Any]) -> Adapter:
+    known = {item.name for item in fields(Adapter)}
+    values = {name: value for name, value in raw.items() if name in known}
+    return Adapter(**{**values, "modules": tuple(raw["modules"])})
 
 
 def _prepared(raw: Mapping[str, Any]) -> Prepared:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from shardwright.api.settings import Settings
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.resolved import Artifact, Resolved
-from shardwright.runner.contract import Command, ModelFacts
+from shardwright.runner.contract import AdapterServing, Command, ModelFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,9 @@ class EngineRuntime(Protocol):
 
     def serve_config(self, resolved: Resolved) -> Mapping[str, Any]:
         """The content of the runtime's own configuration file."""
+
+    def adapters(self, resolved: Resolved) -> AdapterServing | None:
+        """How the server is given adapters while it serves; None where it takes none."""
 
     def readiness(self, resolved: Resolved) -> Probe:
         """How the leader's readiness is asked."""

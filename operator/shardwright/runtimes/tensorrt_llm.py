@@ -13,8 +13,8 @@ from typing import Any
 from shardwright.api.settings import Settings
 from shardwright.api.spec import LLMDeploymentSpec, Runtime
 from shardwright.resolved import Artifact, Resolved
-from shardwright.runner.contract import Command, ModelFacts
-from shardwright.runtimes import tensorrt_serve, tensorrt_versions
+from shardwright.runner.contract import AdapterServing, Command, ModelFacts
+from shardwright.runtimes import tensorrt_lora, tensorrt_serve, tensorrt_versions
 from shardwright.runtimes.base import ModelSource, Probe, Refusal
 from shardwright.runtimes.tensorrt_checks import SPEC_CHECKS, Asked
 from shardwright.runtimes.tensorrt_model_checks import MODEL_CHECKS
@@ -63,6 +63,10 @@ class TensorRTLLM:
     def serve_config(self, resolved: Resolved) -> Mapping[str, Any]:
         """The content of the file that `--extra_llm_api_options` names."""
         return tensorrt_serve.serve_config(resolved)
+
+    def adapters(self, resolved: Resolved) -> AdapterServing | None:
+        """Requests name an adapter's folder; nothing is loaded before."""
+        return tensorrt_lora.serving(resolved.spec)
 
     def readiness(self, resolved: Resolved) -> Probe:
         """The runner's readiness endpoint."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from shardwright.api.lora import LoRA, TargetModule
 from shardwright.api.spec import Backend, LLMDeploymentSpec
-from shardwright.runner.contract import ModelFacts
+from shardwright.runner.contract import AdapterServing, ModelFacts
 from shardwright.runtimes.base import Refusal
 
 # Keys of the configuration file that follow from spec.lora; with it they are the operator's.
@@ -76,6 +76,12 @@ def serve_keys(spec: LLMDeploymentSpec, facts: ModelFacts) -> dict[str, Any]:
             "num_host_module_layer": one * host,
         }
     }
+
+
+def serving(spec: LLMDeploymentSpec) -> AdapterServing | None:
+    """How adapters reach the server: it opens the folder that a request names."""
+    lora = spec.lora
+    return AdapterServing(lora.max_rank, lora.hf_modules) if lora is not None else None
 
 
 def _modules_held(lora: LoRA) -> int:

@@ -7,10 +7,12 @@ import os
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from shardwright.runner.children import Exit
 from shardwright.runner.contract import (
+    ADAPTERS_FILE,
     ENVIRONMENT,
     MPI_TOOLS,
     REASON_RANK_FAILED,
@@ -19,6 +21,7 @@ from shardwright.runner.contract import (
 from shardwright.runner.log import say
 from shardwright.runner.serve import inflight, mpi
 from shardwright.runner.serve import view as views
+from shardwright.runner.serve.adapters import AdapterKeeper
 from shardwright.runner.serve.cause import (
     Cause,
     first_cause,
@@ -60,6 +63,8 @@ class Leader(Pod):
         self._peer_signs: dict[int, float] = {}
         self._addresses: tuple[str, ...] = ()
         self._prober: Prober | None = None
+        self._adapters: AdapterKeeper | None = None
+        self._adapters_until = 0.0
         self._draining: Draining | None = None
         self._settle_at: float | None = None
         self._missing_at: float | None = None
@@ -132,6 +137,11 @@ class Leader(Pod):
             if self.view.phase == views.STARTING and answer.generated_at is not None:
                 self.phase(views.SERVING)
                 self.watch_processes()
+                self._keep_adapters()
+        if self._adapters is not None:
+            waits = not self._adapters.looked and now < self._adapters_until
+            told = self._adapters.heard.told()
+            self.view = replace(self.view, adapters=told, loading_adapters=waits)
         self._look_for_hangs(now)
         self._look_at_server(now)
         self._rows_before = rows
@@ -141,8 +151,24 @@ class Leader(Pod):
         verdict = first_cause(self.causes)
         now = time.monotonic()
         self._send_all({"end": verdict.told(now) if verdict else None})
+        self._ask_no_more()
+
+    def _ask_no_more(self) -> None:
+        """Whatever asks the engine by itself stops."""
         if self._prober is not None:
             self._prober.close()
+        if self._adapters is not None:
+            self._adapters.close()
+
+    def _keep_adapters(self) -> None:
+        """Once the engine serves, where it takes adapters."""
+        serving = self.request.adapters
+        if serving is not None:
+            table = Path(self.places.adapters) / ADAPTERS_FILE
+            store = Path(self.places.store)
+            self._adapters = AdapterKeeper(serving, table, store, self.request.http_port)
+            self._adapters_until = time.monotonic() + self.pace.adapters
+            self.view = replace(self.view, loading_adapters=True)
 
     def _meet(self, now: float) -> tuple[Cause | None] | None:
         missing = sorted(set(range(1, self.request.pipeline)) - set(self._peers))
@@ -199,8 +225,7 @@ class Leader(Pod):
             return
         served = self.view.phase == views.SERVING
         self.phase(views.DRAINING, why)
-        if self._prober is not None:
-            self._prober.close()
+        self._ask_no_more()
         since = time.monotonic()
         if not served:
             since -= self.request.drain_timeout_seconds  # nothing was served: nothing to wait for

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import shardwright.runner
-from shardwright.runner.contract import SCRATCH, STORE, TOKEN_DIR, TOKEN_FILE
+from shardwright.runner.contract import ADAPTERS_DIR, SCRATCH, STORE, TOKEN_DIR, TOKEN_FILE
 from shardwright.runner.termination import TERMINATION_LOG
 
 # Names of the two programs that Open MPI starts: its remote shell, and what each rank is.
@@ -35,6 +35,7 @@ class Places:
     store: str = STORE
     scratch: str = SCRATCH
     token: str = f"{TOKEN_DIR}/{TOKEN_FILE}"
+    adapters: str = ADAPTERS_DIR
     termination_log: str = str(TERMINATION_LOG)
     shm: str = "/dev/shm"  # noqa: S108 - the pod's own memory volume
 
@@ -91,6 +92,7 @@ class Pace:
     settle: float = 1.0  # for the causes of one end to come together
     verdict: float = 5.0  # that a worker waits for the leader's word on whose fault it was
     lame_duck: float = 5.0  # that a drained leader goes on serving while the news of it spreads
+    adapters: float = 60.0  # that a leader waits for its adapters before it is ready
     missing: float = 90.0  # without a token after a process of the engine has ended
     end: float = 10.0  # from SIGTERM to SIGKILL
     gone: float = 10.0  # from SIGKILL to giving up

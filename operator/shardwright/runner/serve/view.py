@@ -84,7 +84,8 @@ class View:
 
     `peers` are the stages that this one is connected with. `generated_at` and `healthy_at` are the
     last checked generation and the last healthy answer of the engine, None before the first;
-    `engine` is whether this pod is the one that asks it.
+    `engine` is whether this pod is the one that asks it. `adapters` is what the engine has loaded,
+    None where it takes none.
     """
 
     deployment: str
@@ -100,6 +101,8 @@ class View:
     generated_at: float | None = None
     healthy_at: float | None = None
     links: dict[str, Any] = field(default_factory=dict)
+    adapters: dict[str, Any] | None = None
+    loading_adapters: bool = False
     detail: str = ""
 
 
@@ -125,6 +128,8 @@ def unready(view: View, now: float) -> str:
         return "the engine has not answered a generation yet"
     if view.healthy_at is None or now - view.healthy_at > HEALTHY_SECONDS:
         return f"the engine has not been healthy for {HEALTHY_SECONDS:.0f} s"
+    if view.loading_adapters:
+        return "adapters are being loaded for the first time"
     return ""
 
 
@@ -145,6 +150,7 @@ def told(view: View, now: float) -> dict[str, Any]:
         "secondsSinceGeneration": _age(view.generated_at, now),
         "ranks": [row.told() for row in view.rows],
         "links": view.links,
+        **({} if view.adapters is None else {"adapters": view.adapters}),
     }
 
 

@@ -1,0 +1,130 @@
+"""Asks leaders which adapters they have loaded: often while that changes, then now and then.
+
+A leader's runner loads what the table says by itself; what is heard here only goes into status, and
+nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+import aiohttp
+import structlog
+
+from shardwright.control.links import Ask, ask_leader, same_leader
+from shardwright.control.queue import Key
+from shardwright.observe.world import PodView
+from shardwright.runner.contract import AdaptersHeard, adapters_heard
+
+_log = structlog.get_logger(__name__)
+_ASK_SECONDS: Final = 3.0
+_PARALLEL: Final = 8
+_SOON_SECONDS: Final = 1.0
+_SETTLED_SECONDS: Final = 30.0
+_LAST_RETRY_SECONDS: Final = 60.0
+_NOTHING: Final[Mapping[str, AdaptersHeard]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A leader that is asked, not before `at`; `digest` names the table that it is to have."""
+
+    key: Key
+    pod: PodView
+    digest: str
+    at: float
+    tries: int = 0
+
+
+class AdapterReader:
+    """Keeps whom to ask and what was answered last, by the UID of the leader's pod."""
+
+    def __init__(
+        self,
+        add: Callable[[set[Key]], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        ask: Ask | None = None,
+    ) -> None:
+        """`add` wakes a deployment of which a leader has told something new."""
+        self._add = add
+        self._clock = clock
+        self._ask: Ask = ask if ask is not None else ask_leader
+        self._watched: dict[str, _Watched] = {}
+        self._heard: dict[Key, dict[str, AdaptersHeard]] = {}
+        self._more = asyncio.Event()
+
+    def heard(self, key: Key) -> Mapping[str, AdaptersHeard]:
+        """What the deployment's leaders have told last, by pod UID."""
+        return self._heard.get(key, _NOTHING)
+
+    def want(self, key: Key, leaders: Iterable[PodView], digest: str) -> None:
+        """Ask exactly these leaders of a deployment, at once those that have another table."""
+        wanted = {pod.uid: pod for pod in leaders if pod.ip}
+        for uid in [uid for uid, one in self._watched.items() if one.key == key]:
+            if uid not in wanted:
+                del self._watched[uid]
+        heard = self._heard.get(key, {})
+        for uid in [uid for uid in heard if uid not in wanted]:
+            del heard[uid]
+        for uid, pod in wanted.items():
+            known = self._watched.get(uid)
+            if known is None or known.digest != digest:
+                self._watched[uid] = _Watched(key, pod, digest, self._clock())
+                self._more.set()
+
+    def forget(self, key: Key) -> None:
+        """A deployment is gone."""
+        self.want(key, (), "")
+        self._heard.pop(key, None)
+
+    async def run(self) -> None:
+        """Ask for ever, a few at a time."""
+        timeout = aiohttp.ClientTimeout(total=_ASK_SECONDS)
+        async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
+            while True:
+                self._more.clear()
+                now = self._clock()
+                due = [one for one in self._watched.values() if one.at <= now][:_PARALLEL]
+                if due:
+                    await asyncio.gather(*(self._one(session, one) for one in due))
+                    continue
+                next_at = min((one.at for one in self._watched.values()), default=None)
+                try:
+                    async with asyncio.timeout(None if next_at is None else next_at - now):
+                        await self._more.wait()
+                except TimeoutError:
+                    continue
+
+    async def _one(self, session: aiohttp.ClientSession, one: _Watched) -> None:
+        pod = one.pod
+        try:
+            page = await self._ask(session, pod.ip)
+            same_leader(one.key.name, pod, page)
+            found = adapters_heard(page)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            if not one.tries:
+                _log.info("leader does not tell its adapters", pod=pod.name, error=repr(error))
+            wait = min(_SOON_SECONDS * 2**one.tries, _LAST_RETRY_SECONDS)
+            self._again(one, replace(one, at=self._clock() + wait, tries=one.tries + 1))
+            return
+        settled = found.table == one.digest and not found.troubles
+        wait = _SETTLED_SECONDS if settled else _SOON_SECONDS
+        if not self._again(one, replace(one, at=self._clock() + wait, tries=0)):
+            return
+        heard = self._heard.setdefault(one.key, {})
+        if heard.get(pod.uid) != found:
+            heard[pod.uid] = found
+            self._add({one.key})
+
+    def _again(self, one: _Watched, later: _Watched) -> bool:
+        """Whether the leader is still to be asked about this table."""
+        if self._watched.get(one.pod.uid) != one:
+            return False
+        self._watched[one.pod.uid] = later
+        return True
