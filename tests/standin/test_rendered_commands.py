@@ -62,7 +62,7 @@ CASES = list(cases())
 
 
 def test_every_example_builds_and_serves() -> None:
-    assert len(FILES) == 9
+    assert len(FILES) == 10
     for path in FILES:
         assert rendered(path)[-1].tool in ("trtllm-serve", "trtllm-llmapi-launch")
     tools = {command.tool for path in FILES for command in rendered(path)}

@@ -157,6 +157,7 @@ def test_a_field_is_either_required_or_has_a_default_or_may_be_absent() -> None:
         "engine.version",
         "engine.backend",
         "engine.image",
+        "lora.adapters[].secretRef",
         "placement.tolerations[].tolerationSeconds",
         "parallelism.tensor",
         "parallelism.pipeline",

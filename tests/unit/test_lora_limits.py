@@ -7,18 +7,20 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from shardwright_standin import commandline
 from tests.golden import specs
 from tests.unit.test_runtime_contracts import contract, violations
 
 from shardwright.api.asked import asked_of
 from shardwright.api.changes import ChangeClass, change_class, hashed_spec
-from shardwright.api.lora import HF_NAMES, LoRA, TargetModule, module_of
+from shardwright.api.lora import HF_NAMES, MAX_ADAPTERS, LoRA, TargetModule, module_of
 from shardwright.api.spec import Backend
 from shardwright.plan import revisions
 from shardwright.plan.question import engine_settings, same_question
 from shardwright.plan.room import memory_plan, room_of
 from shardwright.resolved import Resolved
 from shardwright.runner.contract import Command
+from shardwright.runtimes.adapter_slots import slots_of
 from shardwright.runtimes.registry import runtime
 from shardwright.sizing.catalogue import catalogue_model
 
@@ -192,8 +194,8 @@ def held(**changes: Any) -> int:
 
 
 def test_slots_are_counted_for_rank_number_and_modules() -> None:
-    # (inputs + outputs) of q, v and up: 4096 + 4096, 4096 + 1024, 4096 + 14336
-    row = 8192 + 5120 + 18432
+    # (inputs + outputs) of q, k, v and up, k with the others: a row of rank 1 in one layer
+    row = (4096 + 4096) + 2 * (4096 + 1024) + (4096 + 14336)
     assert held(lora=LIMITS) == 4 * 32 * row * 32 * 2
     assert held() == 0
 
@@ -210,7 +212,7 @@ def test_the_planner_is_asked_with_the_slots() -> None:
     asked = asked_of(specs.spec(lora=LIMITS))
     settings = engine_settings(asked.engine, asked.lora)
     assert (settings.lora_slots, settings.lora_rank) == (4, 32)
-    assert settings.lora_modules == ("q_proj", "v_proj", "up_proj")
+    assert settings.lora_modules == ("q_proj", "k_proj", "v_proj", "up_proj")
     assert not same_question(asked, asked_of(specs.spec()))
 
 
@@ -225,3 +227,86 @@ def test_a_revision_keeps_the_slots_and_an_older_one_reads_as_before() -> None:
     without = revisions.dump(replace(resolved(lora=None), room=room_of(bare)))
     assert all("lora" not in stage for stage in without["room"]["stages"])
     assert revisions.load(without).room == room_of(bare)
+
+
+# vLLM and SGLang
+
+
+def command(runtime_name: str, **limits: Any) -> Command:
+    asked = specs.spec(engine={"runtime": runtime_name}, lora={**LIMITS, **limits})
+    found = specs.resolved(asked)
+    return runtime(found.spec.engine.runtime).serve_command(found)
+
+
+def test_vllm_starts_with_slots_of_the_next_rank_that_it_has() -> None:
+    found = command("VLLM", maxRank=20)
+    assert "--enable-lora" in found.argv
+    assert after(found.argv, "--max-lora-rank") == ("32",)
+    assert after(found.argv, "--max-loras") == ("4",)
+    assert after(found.argv, "--max-cpu-loras") == ("8",)
+    assert after(found.argv, "--lora-target-modules", 3) == ("q_proj", "v_proj", "up_proj")
+    assert found.env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+
+
+def test_sglang_starts_with_one_slot_more_for_the_base_and_keeps_all_that_a_spec_names() -> None:
+    found = command("SGLang", maxRank=20)
+    assert after(found.argv, "--max-loras-per-batch") == ("5",)
+    assert int(after(found.argv, "--max-loaded-loras")[0]) > MAX_ADAPTERS
+    assert after(found.argv, "--max-lora-rank") == ("20",)
+    assert after(found.argv, "--lora-target-modules", 3) == ("q_proj", "v_proj", "up_proj")
+
+
+@pytest.mark.parametrize("name", ["VLLM", "SGLang"])
+def test_both_parse_what_is_rendered_and_start_without_adapters_as_before(name: str) -> None:
+    found = command(name)
+    program = {"VLLM": 2, "SGLang": 3}[name]  # words before the arguments
+    values = commandline.parse(found.tool, list(found.argv[program:])).values
+    assert values["enable_lora"]
+    assert list(values["lora_target_modules"]) == ["q_proj", "v_proj", "up_proj"]
+    plain = specs.resolved(specs.spec(engine={"runtime": name}))
+    engine = runtime(plain.spec.engine.runtime)
+    argv = engine.serve_command(plain)
+    assert not [word for word in (*argv.argv, *argv.env) if "lora" in word.lower()]
+    assert engine.adapters(plain) is None
+    assert "lora" not in plain.proof_inputs
+
+
+@pytest.mark.parametrize(
+    ("name", "load"), [("VLLM", "/v1/load_lora_adapter"), ("SGLang", "/load_lora_adapter")]
+)
+def test_the_runner_is_told_how_adapters_are_loaded(name: str, load: str) -> None:
+    found = specs.resolved(specs.spec(engine={"runtime": name}, lora=LIMITS))
+    serving = runtime(found.spec.engine.runtime).adapters(found)
+    assert serving is not None
+    assert (serving.load, serving.unload) == (load, load.replace("/load", "/unload"))
+    assert (serving.max_rank, serving.modules) == (32, ("q_proj", "v_proj", "up_proj"))
+
+
+@pytest.mark.parametrize("name", ["VLLM", "SGLang"])
+@pytest.mark.parametrize(("changed", "proof"), [({"maxRank": 64}, True), ({"maxLoaded": 8}, False)])
+def test_a_raised_limit_is_proven_and_more_slots_are_rolled(
+    name: str, changed: dict[str, Any], proof: bool
+) -> None:
+    engine = {"runtime": name}
+    before, now = keys(engine=engine, lora=LIMITS), keys(engine=engine, lora={**LIMITS, **changed})
+    assert (before["proof"] != now["proof"]) is proof
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [("VLLM", "max-lora-rank"), ("VLLM", "lora-modules"), ("SGLang", "lora-paths")],
+)
+def test_flags_that_follow_from_the_limits_are_refused(name: str, flag: str) -> None:
+    asked = specs.spec(engine={"runtime": name, "config": {flag: "16"}})
+    refusal = runtime(asked.engine.runtime).refuse_spec(asked, None)
+    assert refusal is not None
+    assert refusal.reason == "ReservedEngineConfig"
+    assert "lora." in refusal.message
+
+
+def test_slots_are_those_that_the_runtime_makes() -> None:
+    lora = LoRA.read({**LIMITS, "maxRank": 20})
+    found = {name: slots_of(name, lora) for name in ("TensorRTLLM", "VLLM", "SGLang")}
+    assert [(one.count, one.rank) for one in found.values()] == [(4, 20), (4, 32), (5, 20)]
+    assert len(found["TensorRTLLM"].modules) == 4
+    assert len(found["VLLM"].modules) == len(found["SGLang"].modules) == 5

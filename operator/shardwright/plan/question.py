@@ -11,6 +11,7 @@ from shardwright.api.serving import EngineSpec, WeightPrecision
 from shardwright.api.spec import LLMDeploymentSpec, StagePlacement
 from shardwright.runner.config_keys import unpack_config
 from shardwright.runner.contract import ModelFacts
+from shardwright.runtimes.adapter_slots import slots_of
 from shardwright.runtimes.base import Refusal
 from shardwright.sizing.config_json import load_json, model_from_config
 from shardwright.sizing.model import Model
@@ -57,6 +58,7 @@ def engine_settings(engine: EngineSpec, lora: LoRA | None = None) -> EngineSetti
         lora: The spec's: its slots are taken whether adapters are loaded or not.
     """
     limits = engine.limits
+    slots = slots_of(engine.runtime.value, lora) if lora is not None else None
     return EngineSettings(
         runtime=engine.runtime.value,
         version=engine.version,
@@ -65,9 +67,9 @@ def engine_settings(engine: EngineSpec, lora: LoRA | None = None) -> EngineSetti
         max_seq_len=limits.max_seq_len,
         max_num_tokens=limits.max_num_tokens,
         max_batch_size=limits.max_batch_size,
-        lora_slots=lora.max_loaded if lora is not None else 0,
-        lora_rank=lora.max_rank if lora is not None else 0,
-        lora_modules=lora.hf_modules if lora is not None else (),
+        lora_slots=slots.count if slots is not None else 0,
+        lora_rank=slots.rank if slots is not None else 0,
+        lora_modules=slots.hf_modules if slots is not None else (),
         build_workers=engine.build.workers,
     )
 

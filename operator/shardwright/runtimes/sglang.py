@@ -12,8 +12,8 @@ from typing import Any
 from shardwright.api.settings import Settings
 from shardwright.api.spec import KVPrecision, LLMDeploymentSpec, Runtime, WeightPrecision
 from shardwright.resolved import Artifact, Resolved
-from shardwright.runner.contract import Command, ModelFacts
-from shardwright.runtimes import direct, direct_checks, sglang_serve
+from shardwright.runner.contract import AdapterServing, Command, ModelFacts
+from shardwright.runtimes import direct, direct_checks, direct_lora, sglang_serve
 from shardwright.runtimes.base import ModelSource, Probe, Refusal
 from shardwright.runtimes.direct import Absent, Asked, Direct, Offer
 from shardwright.runtimes.flag_files import owned_by
@@ -23,6 +23,7 @@ TURING = (7, 5)
 _BEFORE_ADA = Span(AMPERE, (8, 8))
 
 OWNED: Mapping[str, str] = owned_by(
+    *direct_lora.SGLANG_OWNED,
     ("model.uri", ("model-path", "tokenizer-path", "revision")),
     ("model.servedName", ("served-model-name",)),
     ("model.trustRemoteCode", ("trust-remote-code",)),
@@ -193,6 +194,10 @@ class SGLang:
     def serve_config(self, resolved: Resolved) -> Mapping[str, Any]:
         """The content of the file that `--config` names: the user's own flags."""
         return dict(resolved.spec.engine.config)
+
+    def adapters(self, resolved: Resolved) -> AdapterServing | None:
+        """Loaded and unloaded over HTTP."""
+        return direct_lora.serving(resolved.spec)
 
     def readiness(self, resolved: Resolved) -> Probe:
         """The runner's readiness endpoint."""

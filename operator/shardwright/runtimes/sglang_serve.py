@@ -6,6 +6,7 @@ from shardwright.api.names import PORT_HTTP
 from shardwright.api.spec import DType, KVPrecision
 from shardwright.resolved import Resolved
 from shardwright.runner.contract import SERVE_CONFIG, Command, served_model
+from shardwright.runtimes import direct_lora
 from shardwright.runtimes.direct import Direct, made_online
 from shardwright.runtimes.tensorrt_precision import DTYPES
 
@@ -49,6 +50,7 @@ def serve_command(engine: Direct, resolved: Resolved) -> Command:
         argv += ["--quantization", "fp8"]
     if spec.quantization.kv_cache is not KVPrecision.NONE:
         argv += ["--kv-cache-dtype", "fp8_e4m3"]
+    argv += direct_lora.sglang_flags(spec)
     if spec.model.trust_remote_code:
         argv.append("--trust-remote-code")
     if spec.engine.config:

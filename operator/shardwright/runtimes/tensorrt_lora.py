@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwright.api.lora import LoRA, TargetModule
-from shardwright.api.spec import Backend, LLMDeploymentSpec
+from shardwright.api.lora import LoRA
+from shardwright.api.spec import Backend, LLMDeploymentSpec, Runtime
 from shardwright.runner.contract import AdapterServing, ModelFacts
+from shardwright.runtimes.adapter_slots import HOST_SLOTS, slots_of
 from shardwright.runtimes.base import Refusal
 
 # Keys of the configuration file that follow from spec.lora; with it they are the operator's.
 OWNED_KEYS = ("lora_config", "peft_cache_config")
-# Adapters kept in pinned host memory for each one on the GPUs: those taken off come back without a
-# look at the claim. The cache is allocated whole when the server starts.
-HOST_SLOTS = 2
-_QKV = (TargetModule.ATTN_Q, TargetModule.ATTN_K, TargetModule.ATTN_V)
 
 
 def engine_inputs(spec: LLMDeploymentSpec) -> dict[str, object]:
@@ -59,7 +56,9 @@ def serve_keys(spec: LLMDeploymentSpec, facts: ModelFacts) -> dict[str, Any]:
     lora = spec.lora
     if lora is None:
         return {}
-    host = HOST_SLOTS * lora.max_loaded
+    slots = slots_of(Runtime.TENSORRT_LLM, lora)
+    # The cache in host memory is allocated whole when the server starts.
+    host = HOST_SLOTS * slots.count
     if spec.engine.backend is Backend.PYTORCH:
         return {
             "lora_config": {
@@ -69,10 +68,10 @@ def serve_keys(spec: LLMDeploymentSpec, facts: ModelFacts) -> dict[str, Any]:
                 "max_cpu_loras": host,
             }
         }
-    one = lora.max_rank * facts.layers * _modules_held(lora)
+    one = slots.rank * facts.layers * len(slots.modules)
     return {
         "peft_cache_config": {
-            "num_device_module_layer": one * lora.max_loaded,
+            "num_device_module_layer": one * slots.count,
             "num_host_module_layer": one * host,
         }
     }
@@ -82,17 +81,6 @@ def serving(spec: LLMDeploymentSpec) -> AdapterServing | None:
     """How adapters reach the server: it opens the folder that a request names."""
     lora = spec.lora
     return AdapterServing(lora.max_rank, lora.hf_modules) if lora is not None else None
-
-
-def _modules_held(lora: LoRA) -> int:
-    """Modules that a slot has room for: of q, k and v all three as soon as one is adapted.
-
-    The missing ones are filled with zeros (`get_missing_qkv_modules`).
-    """
-    modules = set(lora.modules)
-    if modules & set(_QKV):
-        modules |= set(_QKV)
-    return len(modules)
 
 
 def owned_config(spec: LLMDeploymentSpec) -> Refusal | None:

@@ -12,8 +12,8 @@ from typing import Any
 from shardwright.api.settings import Settings
 from shardwright.api.spec import KVPrecision, LLMDeploymentSpec, Runtime, WeightPrecision
 from shardwright.resolved import Artifact, Resolved
-from shardwright.runner.contract import Command, ModelFacts
-from shardwright.runtimes import direct, direct_checks, vllm_serve
+from shardwright.runner.contract import AdapterServing, Command, ModelFacts
+from shardwright.runtimes import direct, direct_checks, direct_lora, vllm_serve
 from shardwright.runtimes.base import ModelSource, Probe, Refusal
 from shardwright.runtimes.direct import Absent, Asked, Direct, Offer
 from shardwright.runtimes.flag_files import owned_by
@@ -26,6 +26,7 @@ _NOTHING = "nothing: the operator starts the ranks of every stage"
 _HTTP = "nothing: Service, probes and the runner ask the pod over plain HTTP without a key"
 
 OWNED: Mapping[str, str] = owned_by(
+    *direct_lora.VLLM_OWNED,
     ("model.uri", ("model", "tokenizer", "revision", "code-revision", "tokenizer-revision")),
     ("model.servedName", ("served-model-name",)),
     ("model.trustRemoteCode", ("trust-remote-code",)),
@@ -237,6 +238,10 @@ class VLLM:
     def serve_config(self, resolved: Resolved) -> Mapping[str, Any]:
         """The content of the file that `--config` names: the user's own flags."""
         return dict(resolved.spec.engine.config)
+
+    def adapters(self, resolved: Resolved) -> AdapterServing | None:
+        """Loaded and unloaded over HTTP."""
+        return direct_lora.serving(resolved.spec)
 
     def readiness(self, resolved: Resolved) -> Probe:
         """The runner's readiness endpoint."""

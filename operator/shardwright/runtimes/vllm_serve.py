@@ -6,6 +6,7 @@ from shardwright.api.names import PORT_HTTP
 from shardwright.api.spec import DType, KVPrecision
 from shardwright.resolved import Resolved
 from shardwright.runner.contract import SERVE_CONFIG, Command, served_model
+from shardwright.runtimes import direct_lora
 from shardwright.runtimes.direct import Direct, made_online
 from shardwright.runtimes.tensorrt_precision import DTYPES
 
@@ -41,6 +42,7 @@ def serve_command(engine: Direct, resolved: Resolved, stage: int) -> Command:
         argv += ["--quantization", "fp8"]
     if spec.quantization.kv_cache is not KVPrecision.NONE:
         argv += ["--kv-cache-dtype", "fp8"]
+    argv += direct_lora.vllm_flags(spec)
     if spec.model.trust_remote_code:
         argv.append("--trust-remote-code")
     if spec.engine.config:
@@ -51,4 +53,4 @@ def serve_command(engine: Direct, resolved: Resolved, stage: int) -> Command:
         argv += ["--distributed-executor-backend", "mp"]
     if stage > 0:
         argv.append("--headless")
-    return Command(tool="vllm-serve", argv=tuple(argv), env=dict(ENV))
+    return Command(tool="vllm-serve", argv=tuple(argv), env={**ENV, **direct_lora.vllm_env(spec)})
