@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from shardwright.api.asked import AskedSpec
 from shardwright.api.settings import FabricProfile
@@ -34,6 +35,35 @@ class Artifact:
     gpus: int
     product: str
     resources: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Score(Artifact):
+    """A measurement: it leaves no files, its record holds the score.
+
+    `config` is the content of the tool's own configuration file. With `asks_leader` the tool asks a
+    replica that serves the artifact, else it loads a copy of its own from the folder `loads`
+    (absolute, inside the pod).
+    """
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    asks_leader: bool = False
+    loads: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What the accuracy gate of a spec measures.
+
+    `score` is of what is served; `baseline` of the unquantized model, None where nothing is
+    compared or the user gave its score. `loads_key` is the key of the proof without the gate: that
+    it loads and answers, which other deployments may have found before.
+    """
+
+    score: Score
+    baseline: Score | None
+    loads_key: str
+    loads_inputs: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +121,8 @@ class Resolved:
     `spec` has no open fields; where the user left some open, `asked` is the user's own and `chosen`
     what the planner said. `artifacts` is the chain in build order, the model first. `serve_step`
     and `serve_key` name the artifact the runtime loads. `proof_key` is the key under which its
-    proof is recorded. `room` is None where the model's sizes are not known.
+    proof is recorded. `room` is None where the model's sizes are not known, `gate` where no
+    accuracy is asked for.
     """
 
     spec: LLMDeploymentSpec
@@ -111,6 +142,7 @@ class Resolved:
     asked: AskedSpec | None = None
     chosen: Chosen | None = None
     room: Room | None = None
+    gate: Gate | None = None
 
     @property
     def tensor(self) -> int:

@@ -98,6 +98,7 @@ TENSORRT = [
     (ChangeClass.KV_CACHE, "checkpoint engine candidate roll"),
     (ChangeClass.GPU, "engine candidate roll"),
     (ChangeClass.BUILD, "engine candidate roll"),
+    (ChangeClass.GATE, "candidate"),
     (ChangeClass.ROLLING, "roll"),
     (ChangeClass.NONE, ""),
 ]
@@ -110,6 +111,7 @@ PYTORCH_QUANTIZED = [
     (ChangeClass.KV_CACHE, "candidate roll"),
     (ChangeClass.GPU, "candidate roll"),
     (ChangeClass.BUILD, "candidate roll"),
+    (ChangeClass.GATE, "candidate"),
     (ChangeClass.ROLLING, "roll"),
     (ChangeClass.NONE, ""),
 ]
@@ -212,11 +214,20 @@ def test_a_quantity_counts_the_same_as_a_number_and_as_a_string() -> None:
     assert hashed_spec(_read("pod.resources.cpu", 9)) != hashed_spec(_read())
 
 
+def _accuracy(field: str) -> dict[str, Any]:
+    """A gate with this limit of those of which only one may stand."""
+    if field in ("maxRise", "maxPerplexity"):
+        return {"task": "perplexity", "dataset": "text.txt", "samples": 1, field: 1.0}
+    limit = field if field in ("maxDrop", "minScore") else "maxDrop"
+    return {"task": "mmlu", "dataset": "data", "samples": 1, limit: 1.0}
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_exactly_the_paths_that_are_not_of_class_none_are_hashed(path: str) -> None:
     given = put(MINIMAL_SPEC, "engine.image", "image:1")
     given = put(given, "model.secretRef.name", "token")
     given = put(given, "parallelism", {"tensor": 2, "expert": 2, "attentionData": 2})
+    given = put(given, "quantization.accuracy", _accuracy(path.rpartition(".")[2]))
     full = LLMDeploymentSpec.read(put(given, "lora", {}))
     node: Any = hashed_spec(full) if path.partition(".")[0] != "workload" else {}
     for step in path.split("."):

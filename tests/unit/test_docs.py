@@ -31,7 +31,10 @@ REASON_SOURCES = [
     CODE / "plan/choice.py",
     CODE / "plan/collection.py",
     CODE / "plan/conditions.py",
+    CODE / "plan/baseline.py",
     CODE / "plan/deployment.py",
+    CODE / "plan/gate.py",
+    CODE / "plan/gating.py",
     CODE / "plan/groups.py",
     CODE / "plan/links.py",
     CODE / "plan/question.py",
@@ -43,6 +46,7 @@ REASON_SOURCES = [
     CODE / "runner/__main__.py",
     CODE / "runner/contract.py",
     CODE / "runtimes/experts.py",
+    CODE / "runtimes/evaluation.py",
     *sorted((CODE / "runtimes").glob("tensorrt_*.py")),
     *sorted((CODE / "runtimes").glob("direct*.py")),
     CODE / "runtimes/flag_files.py",
@@ -73,6 +77,8 @@ NOT_REASONS = {
     ),  # what the planner calls a near miss
     "ModelNotKnown",  # told as NoPlanPossible
     "Message",  # a type variable
+    *("Undecided", "Passed", "Failed"),  # what a gate answers
+    *("TensorRTLLM", "SGLang", "PyTorch"),  # runtimes and a backend
 }
 
 
@@ -161,6 +167,7 @@ ROWS = {
     "weights, calibration, dtype": ChangeClass.WEIGHTS,
     "KV cache precision": ChangeClass.KV_CACHE,
     "limits, build options": ChangeClass.BUILD,
+    "accuracy gate": ChangeClass.GATE,
     "model": ChangeClass.MODEL,
     "storage claim": ChangeClass.STORAGE,
     "options that are in no engine": ChangeClass.ROLLING,

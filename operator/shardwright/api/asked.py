@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
+from shardwright.api.accuracy import Accuracy
 from shardwright.api.model import Model
 from shardwright.api.rules import Rule
 from shardwright.api.scalars import Int
@@ -124,6 +125,9 @@ class AskedQuantization(Model):
     )
     calibration: Calibration = Field(
         default_factory=Calibration, description="Calibration of the quantized weights."
+    )
+    accuracy: Accuracy | None = Field(
+        default=None, description="What a new engine must score before it serves."
     )
 
 
@@ -307,6 +311,7 @@ class AskedSpec(CommonSpec):
                 weights=self.weights or weights,
                 kv_cache=self.kv_cache or kv_cache,
                 calibration=self.quantization.calibration,
+                accuracy=self.quantization.accuracy,
             ),
         )
 
@@ -327,5 +332,6 @@ def asked_of(spec: LLMDeploymentSpec) -> AskedSpec:
             weights=AskedWeights(spec.quantization.weights.value),
             kv_cache=AskedKVCache(spec.quantization.kv_cache.value),
             calibration=spec.quantization.calibration,
+            accuracy=spec.quantization.accuracy,
         ),
     )

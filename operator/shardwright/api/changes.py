@@ -28,6 +28,7 @@ class ChangeClass(StrEnum):
     KV_CACHE = "kvCache"
     GPU = "gpu"
     BUILD = "build"
+    GATE = "gate"
     ROLLING = "rolling"
     NONE = "none"
 
@@ -59,6 +60,7 @@ SPEC_CLASSES: Mapping[str, ChangeClass] = MappingProxyType(
         "quantization.weights": ChangeClass.WEIGHTS,
         "quantization.kvCache": ChangeClass.KV_CACHE,
         "quantization.calibration": ChangeClass.WEIGHTS,
+        "quantization.accuracy": ChangeClass.GATE,
         "lora.maxRank": ChangeClass.BUILD,
         "lora.targetModules": ChangeClass.BUILD,
         # Slots are made when the runtime starts; no engine is compiled for their number.
@@ -121,6 +123,8 @@ _TABLE: Mapping[ChangeClass, Effects] = MappingProxyType(
         ChangeClass.KV_CACHE: _CHECKPOINT,
         ChangeClass.GPU: _ENGINE,
         ChangeClass.BUILD: _ENGINE,
+        # The same files and the same pods, only not proven for this gate: see `plan.gate`.
+        ChangeClass.GATE: Effects(candidate=True),
         ChangeClass.ROLLING: Effects(roll=True),
         ChangeClass.NONE: Effects(),
     }

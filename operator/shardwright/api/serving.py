@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, StringConstraints, model_validator
 
+from shardwright.api.accuracy import Accuracy
 from shardwright.api.engines import DEFAULT_BACKENDS, with_defaults
 from shardwright.api.model import Model, SecretReference
 from shardwright.api.rules import Rule
@@ -344,4 +345,7 @@ class Quantization(Model):
     )
     calibration: Calibration = Field(
         default_factory=Calibration, description="Calibration of the quantized weights."
+    )
+    accuracy: Accuracy | None = Field(
+        default=None, description="What a new engine must score before it serves."
     )

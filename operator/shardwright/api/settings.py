@@ -151,6 +151,10 @@ class Settings(Model):
         default=True,
         description="Ask leaders' pods what their ranks talk over (TopologyVerified).",
     )
+    evaluation_image: str | None = Field(
+        default=None,
+        description="Holds lm_eval for accuracy gates of runtimes without a tool of their own.",
+    )
     step_resources: StepResources = Field(default_factory=StepResources)
     fetch_resources: FetchResources = Field(default_factory=FetchResources)
     timeouts: Timeouts = Field(default_factory=Timeouts)

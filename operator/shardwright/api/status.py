@@ -94,12 +94,27 @@ class PlanStatus(StatusModel):
     )
 
 
+class AccuracyStatus(StatusModel):
+    """What an accuracy gate measured, and what it says."""
+
+    task: str = ""
+    score: float | None = None
+    baseline: float | None = Field(
+        default=None, description="Of the unquantized model, measured or given."
+    )
+    limit: str = Field(default="", description="The limit of the spec, as in maxDrop 1.")
+    samples: int = Field(default=0, description="Samples of the task; 0 where the tool tells none.")
+    measured: str = Field(default="", description="When the score was taken.")
+    passed: bool | None = Field(default=None, description="Absent while it is not decided.")
+
+
 class ServingEngine(StatusModel):
     """What serves now."""
 
     key: str = ""
     revision: str = ""
     built_for: dict[str, str] = Field(default_factory=dict)
+    accuracy: AccuracyStatus | None = None
 
 
 class NextEngine(StatusModel):
@@ -107,12 +122,15 @@ class NextEngine(StatusModel):
 
     key: str = ""
     revision: str = ""
-    step: str = Field(default="", description="Fetching, Quantizing, Building, Proving, Rolling.")
+    step: str = Field(
+        default="", description="Fetching, Quantizing, Building, Measuring, Proving, Rolling."
+    )
     reason: str = Field(default="", description="What the user changed, old value → new value.")
     attempt: int = 0
     borrowed: str = Field(
         default="", description="Replica and nodes taken from a serving group for the candidate."
     )
+    accuracy: AccuracyStatus | None = None
 
 
 class EngineStatus(StatusModel):

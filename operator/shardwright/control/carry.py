@@ -32,6 +32,7 @@ from shardwright.plan.situation import (
 )
 from shardwright.render import adapters, jobs, patches, pods, records, services, tokens
 from shardwright.render.common import Owner, labels
+from shardwright.render.names import rank_address, ranks_service_name
 from shardwright.render.runner import runner_config_map_name
 
 
@@ -191,8 +192,14 @@ class Carrier:
             claim=intent.claim,
             settings=self._settings,
             runner_config_map=runner_config_map_name(),
+            leader=self._address(intent.leader) if intent.leader else "",
         )
         return Create("Job", body)
+
+    def _address(self, pod: str) -> str:
+        """DNS name of a pod of this deployment, whether it is ready or not."""
+        service = ranks_service_name(self._owner.name, self._owner.uid)
+        return rank_address(pod, service, self._view.namespace)
 
     def _pods(self, intent: CreatePods) -> Sequence[Write]:
         identity = pods.GroupIdentity(

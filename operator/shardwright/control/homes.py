@@ -15,6 +15,7 @@ from shardwright.control.queue import Key
 from shardwright.control.store import Store
 from shardwright.observe.world import ClaimView, Resources
 from shardwright.plan.conditions import Outcome
+from shardwright.plan.gate import gate_keys
 from shardwright.plan.placed import Placed
 from shardwright.plan.placement import (
     NoRoom,
@@ -332,6 +333,7 @@ def interests(situation: Situation, decision: Decision) -> set[tuple[str, str]]:
         resolved = revision.resolved
         found |= {(resolved.claim_uid, artifact.key) for artifact in resolved.artifacts}
         found.add((resolved.claim_uid, resolved.proof_key))
+        found |= {(resolved.claim_uid, key) for key in gate_keys(resolved)}
     fetching = decision.findings.fetching
     spec = situation.spec
     if fetching is not None and fetching.artifact is not None and spec is not None:

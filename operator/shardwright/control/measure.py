@@ -25,8 +25,8 @@ _ENDED = {
 def measure_steps(metrics: Metrics, situation: Situation, decision: Decision) -> None:
     """Steps whose end this pass wrote down, and artifacts that a new revision found made."""
     findings = decision.findings
-    for chain in (findings.chain, findings.fetching):
-        if chain is not None and chain.next in _ENDED and chain.artifact is not None:
+    for chain in findings.steps:
+        if chain.next in _ENDED and chain.artifact is not None:
             metrics.step_seconds.labels(chain.artifact.step, _ENDED[chain.next]).observe(
                 _seconds(chain)
             )

@@ -224,6 +224,8 @@ def record_view(body: Body) -> Record:
             rebuilds=int(data.get("rebuilds") or 0),
             unused=_moment(data.get("unusedSince")),
             trash=data.get("trashStamp", ""),
+            score=float(data["score"]) if data.get("score") else None,
+            samples=int(data.get("samples") or 0),
         )
     except KeyError as error:
         raise RecordError(f"{name}: {error.args[0]} is missing") from error

@@ -230,6 +230,8 @@ class Record:
     rebuilds: int = 0
     unused: float = 0.0  # since when nothing names it, as far as it was seen; 0 while named
     trash: str = ""  # stamp of its folder's name in the trash, while it is collected
+    score: float | None = None  # what was measured, of a score
+    samples: int = 0  # over how many samples; 0 for not told
 
 
 @dataclass(frozen=True, slots=True)

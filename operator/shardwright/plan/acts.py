@@ -58,8 +58,8 @@ def act(
         # Replicas before steps: a build that is refused must not keep a dead one away.
         *_births(situation, findings, wishes, groups, chains, by_name),
         *_homes(findings, wishes, groups, chains, by_name),
-        *_steps(situation, chains, by_name),
-        *_pruned(revisions, wishes, findings),
+        *_steps(situation, findings, chains, by_name),
+        *_pruned(situation, revisions, wishes, findings),
     ]
 
 
@@ -127,8 +127,28 @@ def _served(
     return promoted
 
 
+def scoring_of(revision: str) -> str:
+    """The name under which the scores are kept that a replica of a revision is asked for."""
+    return f"{_SCORING}{revision}"
+
+
+_SCORING = "score/"  # no revision's name has a slash
+
+
+def _asked_leader(findings: Findings) -> str:
+    """Name of the pod that a score asks: the leader of a whole replica of the target."""
+    target = findings.target
+    leaders = (
+        group.leader.name
+        for group in findings.groups
+        if group.ready and group.leader and target is not None and group.revision == target.name
+    )
+    return next(leaders, "")
+
+
 def _steps(
     situation: Situation,
+    findings: Findings,
     chains: Mapping[str, Chain],
     revisions: Mapping[str, Revision],
 ) -> list[Intent]:
@@ -140,7 +160,7 @@ def _steps(
         artifact = chain.artifact
         if artifact is None:
             continue
-        revision = revisions.get(name)
+        revision = revisions.get(name.removeprefix(_SCORING))
         spec: CommonSpec | None = revision.resolved.spec if revision is not None else situation.spec
         if spec is None:
             continue
@@ -153,7 +173,8 @@ def _steps(
         if chain.next is Next.CREATE:
             intents += begun(situation, artifact, claim)
             made_from = chain.source.attempt if chain.source is not None else 0
-            intents.append(CreateStep(artifact, chain.attempt, spec, claim, made_from))
+            leader = _asked_leader(findings) if name.startswith(_SCORING) else ""
+            intents.append(CreateStep(artifact, chain.attempt, spec, claim, made_from, leader))
         job = chain.job
         if job is None:
             continue
@@ -280,9 +301,14 @@ def _adapters(findings: Findings, revisions: Mapping[str, Revision]) -> list[Int
 
 
 def _pruned(
-    revisions: tuple[Revision, ...], wishes: Sequence[Wish], findings: Findings
+    situation: Situation,
+    revisions: tuple[Revision, ...],
+    wishes: Sequence[Wish],
+    findings: Findings,
 ) -> list[Intent]:
     live = {wish.revision for wish in wishes}
+    # Pods may carry the name of a revision whose gate alone was another.
+    live |= {pod.labels.get(names.LABEL_REVISION, "") for pod in situation.pods}
     for revision in (findings.target, findings.serving):
         if revision is not None:
             live.add(revision.name)

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 
 from shardwright.api.asked import AskedSpec, asked_of
 from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.observe.gpus import DriverMemory
 from shardwright.observe.world import ClaimView, Record, RecordState
 from shardwright.plan import chain as chains
 from shardwright.plan.attempts import Chain, Shop
+from shardwright.plan.baseline import gate_plan
 from shardwright.plan.checks import accept, possible
 from shardwright.plan.choice import Plan, kept, outlook, plan_for
 from shardwright.plan.fleets import Fleets, fleets_of
@@ -26,6 +28,7 @@ from shardwright.plan.situation import Intent, MakeRevision, RaiseRevision, Situ
 from shardwright.resolved import Resolved
 from shardwright.runner.contract import STEP_MODEL, ModelFacts
 from shardwright.runtimes.base import Refusal
+from shardwright.runtimes.evaluation import Baseline
 from shardwright.runtimes.registry import runtime
 from shardwright.sizing.fleet_nodes import driver_report
 
@@ -69,6 +72,9 @@ def aim(situation: Situation, shop: Shop) -> Aim:
     if isinstance(filled, Refusal):
         return Aim(None, revisions, refusal=filled, model=record)
     whole, planned = filled
+    baseline = _baseline(situation, whole, facts)
+    if isinstance(baseline, Refusal):
+        return Aim(None, revisions, refusal=baseline, model=record)
     resolved = resolve(
         whole,
         runtime=runtime(whole.engine.runtime),
@@ -78,7 +84,7 @@ def aim(situation: Situation, shop: Shop) -> Aim:
         facts=facts,
         restarted_at=situation.deployment.restarted_at,
         previous=revisions[-1].resolved if revisions else None,
-        planned=planned,
+        planned=replace(planned, baseline=baseline),
     )
     name = f"{situation.deployment.name}-{_wish(situation, claim.uid)}"
     number = revisions[-1].number + 1 if revisions else 1
@@ -103,12 +109,7 @@ def _filled(
         refused = engine.refuse_model(whole, facts)
         if refused is not None:
             return refused
-        known = situation.products
-        if known is None:
-            known = products(situation.nodes.values(), ())
-        product = known.get(whole.gpu.product)
-        memory = driver_report(whole.gpu.product, product.memory_mib if product is not None else 0)
-        domain = product.largest_domain if product is not None else 0
+        memory, domain = _gpus(situation, whole)
         given = given_room(spec, whole, facts, memory, domain=domain)
         return given if isinstance(given, Refusal) else (whole, given)
     found = _plan(situation, spec, facts)
@@ -117,6 +118,24 @@ def _filled(
     planned = Planned(spec, found.chosen, found.room, found.reasons)
     refused = accept(situation, asked_of(found.spec)) or engine.refuse_model(found.spec, facts)
     return refused or (found.spec, planned)
+
+
+def _gpus(situation: Situation, spec: LLMDeploymentSpec) -> tuple[DriverMemory, int]:
+    """Memory of one GPU of a spec's product, and how many share a node's NVLink domain."""
+    known = situation.products
+    if known is None:
+        known = products(situation.nodes.values(), ())
+    product = known.get(spec.gpu.product)
+    memory = driver_report(spec.gpu.product, product.memory_mib if product is not None else 0)
+    return memory, product.largest_domain if product is not None else 0
+
+
+def _baseline(
+    situation: Situation, spec: LLMDeploymentSpec, facts: ModelFacts
+) -> Baseline | Refusal | None:
+    """Where the baseline of the spec's gate is measured, or why its gate cannot be."""
+    memory, domain = _gpus(situation, spec)
+    return gate_plan(spec, facts, situation.settings, memory, domain)
 
 
 def _plan(situation: Situation, spec: AskedSpec, facts: ModelFacts) -> Plan | Refusal:

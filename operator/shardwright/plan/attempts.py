@@ -21,6 +21,7 @@ from shardwright.runner.contract import (
     STEP_CHECKPOINT,
     STEP_ENGINE,
     STEP_MODEL,
+    STEP_SCORE,
     Report,
 )
 
@@ -29,6 +30,7 @@ DOING = {
     STEP_ADAPTER: "Fetching",
     STEP_CHECKPOINT: "Quantizing",
     STEP_ENGINE: "Building",
+    STEP_SCORE: "Measuring",
 }
 
 

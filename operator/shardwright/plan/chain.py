@@ -17,7 +17,8 @@ from shardwright.observe.world import JobView, Record, RecordState
 from shardwright.plan.attempts import DOING, Chain, Next, Shop, Tries, judge_job, report_of
 from shardwright.plan.breakage import dead_node
 from shardwright.plan.collection import UNUSABLE, leaving, restorable
-from shardwright.plan.revisions import Records
+from shardwright.plan.gate import unscored
+from shardwright.plan.revisions import Records, proven
 from shardwright.plan.stepfaults import (
     MEMORY_ATTEMPTS,
     at_least,
@@ -59,16 +60,36 @@ def _there(resolved: Resolved, artifact: Artifact, records: Records) -> bool:
 
 
 def judge(resolved: Resolved, shop: Shop) -> Chain:
-    """What the revision's chain asks for next."""
-    lacking = missing(resolved, shop.records)
+    """What the revision's chain asks for next.
+
+    Scores that need no replica come last, before any candidate: so an engine that answers badly
+    never takes a candidate's GPUs, and the two never need GPUs at the same time.
+    """
+    lacking: Sequence[Artifact] = missing(resolved, shop.records)
+    if not lacking and not proven(resolved, shop.records):
+        lacking = unscored(resolved, shop.records, asks_leader=False)
     if not lacking:
         return Chain(Next.READY)
     return judge_artifact(resolved.claim_uid, lacking[0], shop)
 
 
+def scoring(resolved: Resolved, shop: Shop, *, answers: bool) -> Chain | None:
+    """What the scores ask for that a replica is asked for; None when nothing is to be measured.
+
+    `answers`: such a replica is ready. Without one nothing new is begun.
+    """
+    if proven(resolved, shop.records):
+        return None
+    lacking = unscored(resolved, shop.records, asks_leader=True)
+    if not lacking:
+        return None
+    found = judge_artifact(resolved.claim_uid, lacking[0], shop)
+    return found if answers or found.next not in (Next.CREATE, Next.PLACE) else None
+
+
 def judge_artifact(claim_uid: str, artifact: Artifact, shop: Shop) -> Chain:
     """What one artifact that is not there asks for next; of one that was bad also what was."""
-    artifact = at_least(artifact, shop.floors.get(artifact.step))
+    artifact = at_least(artifact, shop.floors)
     record = shop.records.get((claim_uid, artifact.step, artifact.key))
     found = _judge_recorded(claim_uid, artifact, record, shop)
     if record is None or record.reason != UNUSABLE or found.next not in _UNDER_WAY:

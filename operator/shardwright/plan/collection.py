@@ -45,6 +45,7 @@ from shardwright.runner.contract import (
     STEP_ADAPTER,
     STEP_MODEL,
     STEP_PROOF,
+    STEP_SCORE,
     SWEEP_PURGE,
     SWEEP_RESTORE,
     SWEEP_TRASH,
@@ -197,9 +198,18 @@ def named_by_revision(data: Mapping[str, Any], claim_uid: str) -> set[str]:
         if data["claimUID"] == claim_uid:
             found |= {artifact["key"] for artifact in data["artifacts"]}
             found |= {data["serve"]["key"], data["proof"]["key"]}
+            found |= _named_by_gate(data.get("gate"))
     except (KeyError, TypeError) as error:
         raise UnreadableError(f"revision data without {error}") from error
     return found
+
+
+def _named_by_gate(gate: Any) -> set[str]:  # noqa: ANN401 - any JSON
+    """Records of scores, and of the proof without a gate."""
+    if gate is None:
+        return set()
+    scores = [gate["score"], *([gate["baseline"]] if gate["baseline"] is not None else [])]
+    return {gate["loads_key"], *(score["key"] for score in scores)}
 
 
 def named_by_spec(spec: Mapping[str, Any]) -> set[str]:
@@ -273,7 +283,7 @@ def _unnamed(records: Iterable[Record], stock: Stock, found: Collection) -> None
     for record in sorted(records, key=lambda item: (-item.unused, item.key)):
         # A fetch publishes file by file, so that one that failed has left some.
         failed = record.state is RecordState.FAILED and record.step not in FETCHED
-        files = record.step != STEP_PROOF and not failed
+        files = record.step not in (STEP_PROOF, STEP_SCORE) and not failed
         if files and record.state is RecordState.READY and kept < stock.retention.keep_artifacts:
             kept += 1
             continue

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 
 from shardwright.api import names
 from shardwright.api.status import ConditionStatus
+from shardwright.observe.world import Record
 from shardwright.plan.adapter_report import adapters_ready
 from shardwright.plan.attempts import Chain, Next
+from shardwright.plan.gate import ACCURACY_TOO_LOW
+from shardwright.plan.gate import told as scores_told
 from shardwright.plan.given import WARNING
 from shardwright.plan.groups import Group, State
 from shardwright.plan.links import topology
@@ -118,10 +121,13 @@ def _engine_ready(findings: Findings, outcome: Outcome) -> Say:
     what = f"{resolved.serve_step} {resolved.serve_key}"
     chain = findings.chain
     if findings.proof_failure is not None:
-        return Say("EngineReady", "False", "ProofFailed", _proof_words(findings))
+        return Say("EngineReady", "False", _proof_reason(findings), _proof_words(findings))
     if chain is not None and not chain.ready:
         told = outcome.no_room_for_step or _words(chain)
         return Say("EngineReady", "False", chain.reason or "Building", told)
+    if findings.scoring is not None and not findings.target_proven:
+        told = outcome.no_room_for_step or _words(findings.scoring)
+        return Say("EngineReady", "False", findings.scoring.reason or "Measuring", told)
     if not findings.target_proven:
         candidate = _candidate(findings)
         if candidate is None:
@@ -133,13 +139,22 @@ def _engine_ready(findings: Findings, outcome: Outcome) -> Say:
             "Proving",
             f"{what} is being proven by replica {candidate.index}: {told}",
         )
-    return Say("EngineReady", "True", "Proven", f"{what} loads and answers")
+    scores = f": {scores_told(findings.verdict)}" if findings.verdict is not None else ""
+    return Say("EngineReady", "True", "Proven", f"{what} loads and answers{scores}")
+
+
+def _proof_reason(findings: Findings) -> str:
+    failure = findings.proof_failure
+    low = failure is not None and failure.reason == ACCURACY_TOO_LOW
+    return ACCURACY_TOO_LOW if low else "ProofFailed"
 
 
 def _proof_words(findings: Findings) -> str:
     failure = findings.proof_failure
     if failure is None:
         return ""
+    if failure.reason == ACCURACY_TOO_LOW:
+        return _accuracy_words(findings, failure)
     tail = f"; end of its log: {failure.log_tail}" if failure.log_tail else ""
     kept = (
         f"; revision {findings.serving.name} goes on serving"
@@ -150,6 +165,16 @@ def _proof_words(findings: Findings) -> str:
         f"the candidate failed: {failure.reason}: {failure.message}{tail}{kept}; change the spec, "
         f"or delete ConfigMap {failure.name} to try again"
     )
+
+
+def _accuracy_words(findings: Findings, failure: Record) -> str:
+    """Both scores and what to try; as of now while the scores are kept, else as it was recorded."""
+    said = failure.message
+    if findings.verdict is not None and findings.verdict.failed:
+        said = f"{scores_told(findings.verdict)}; try {findings.try_next}"
+    serving = findings.serving
+    kept = f"; revision {serving.name} goes on serving" if serving is not None else ""
+    return f"it never serves: {said}{kept}"
 
 
 def _candidate(findings: Findings) -> Group | None:
@@ -251,11 +276,11 @@ def _stall(findings: Findings, memory: Memory) -> tuple[str, str] | None:
     """(reason, message) of what only the user can mend."""
     if findings.refusal is not None:
         return findings.refusal.reason, findings.refusal.message
-    for chain in (findings.fetching, findings.chain):
-        if chain is not None and chain.next in (Next.STALLED, Next.FAIL):
+    for chain in findings.steps:
+        if chain.next in (Next.STALLED, Next.FAIL):
             return chain.reason, _words(chain)
     if findings.proof_failure is not None:
-        return "ProofFailed", _proof_words(findings)
+        return _proof_reason(findings), _proof_words(findings)
     if memory.failed_revision and findings.target is not None:
         serving = findings.serving
         back = (
@@ -323,8 +348,8 @@ def _progress(
         return "WriteRefused", f"the API server refuses what the operator writes: {outcome.refused}"
     if quota := _quota(findings, outcome):
         return "QuotaExceeded", quota
-    for chain in (findings.fetching, findings.chain):
-        if chain is not None and not chain.ready:
+    for chain in findings.steps:
+        if not chain.ready:
             if outcome.no_room_for_step:
                 return "NoSpareGPUs", outcome.no_room_for_step
             return chain.reason or chain.next, _words(chain)

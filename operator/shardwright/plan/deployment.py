@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from shardwright.api.changes import why
 from shardwright.api.spec import Rollout
-from shardwright.observe.world import Record, RecordState
-from shardwright.plan import acts, recording
+from shardwright.plan import acts, gating, recording
 from shardwright.plan import chain as chains_
+from shardwright.plan import gate as gates
 from shardwright.plan.adapter_states import Adapters
 from shardwright.plan.adapters import adapters_of
 from shardwright.plan.aim import Aim, aim
@@ -27,7 +27,6 @@ from shardwright.plan.revisions import Revision, proven, serving
 from shardwright.plan.rollout import Goal, Verdict, Wish, advance, mend, until_forgiven
 from shardwright.plan.situation import CreatePods, Decision, Findings, Intent, Situation
 from shardwright.plan.stepfaults import floors
-from shardwright.runner.contract import STEP_PROOF
 from shardwright.runtimes.base import Refusal
 
 # Secrets are not watched: that would take the right to read them all.
@@ -72,15 +71,25 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
     chains = _chains(aimed, target, memory.wishes, by_name, shop)
     adapters = _adapters(aimed, situation, shop)
     chains.update(adapters.chains)
-    proof_failure = _proof_failure(target, situation)
+    proof_failure = gating.proof_failure(target, situation)
+    judged = gates.verdict(target.resolved, situation.records) if target is not None else None
+    answers = evidence or (target is not None and gates.loaded(target.resolved, situation.records))
+    proven_now = recorded or (answers and (judged is None or judged.passed))
+    too_low = judged is not None and judged.failed and not recorded
+    if target is not None and chains[target.name].ready:
+        scoring = chains_.scoring(target.resolved, shop, answers=evidence)
+        if scoring is not None:
+            chains[acts.scoring_of(target.name)] = scoring
+    else:
+        scoring = None
     goal = _goal(
         situation,
         memory,
         target=target,
         served=served,
         chain=chains.get(target.name) if target else None,
-        proven_now=recorded or evidence,
-        failed=proof_failure is not None,
+        proven_now=proven_now,
+        failed=proof_failure is not None or too_low or gating.given_up(scoring),
         revisions=revisions,
         move_possible=move_possible,
     )
@@ -99,8 +108,11 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
         situation, verdict, by_name, target.name if target else ""
     )
     intents += recording.records_of_chains(situation, chains)
-    if target is not None and evidence and not recorded:
-        intents += recording.proof_of(situation, target)
+    if target is not None and not recorded:
+        intents += gating.proofs(
+            situation, target, judged, evidence=evidence, proven_now=proven_now
+        )
+    after = replace(after, wishes=gating.adopted(after.wishes, by_name, goal))
     if verdict.failed_proof is None:
         wishes, used = advance(after.wishes, groups, goal, incarnations=after.incarnations)
         after = replace(after, wishes=wishes, incarnations=used)
@@ -108,7 +120,9 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
     hopeless = (
         proof_failure is not None
         or verdict.failed_proof is not None
-        or (chain is not None and chain.next in (Next.STALLED, Next.FAIL))
+        or too_low
+        or gating.given_up(chain)
+        or gating.given_up(scoring)
     )
     after = _settle_loan(after, goal, hopeless=hopeless)
     if evidence and target is not None:
@@ -119,8 +133,11 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
         target=target,
         # Told as of now: a revision rolled back in this very pass serves no more.
         serving=serving(revisions, situation.records, after.failed_revision),
-        target_proven=recorded or evidence,
+        target_proven=proven_now,
         chain=chains.get(target.name) if target is not None else None,
+        scoring=scoring,
+        verdict=judged,
+        try_next=gating.try_next(situation, target) if judged is not None and judged.failed else "",
         proof_failure=proof_failure,
         groups=tuple(groups[wish.index] for wish in memory.wishes),
         wishes=after.wishes,
@@ -225,15 +242,6 @@ def _adapters(aimed: Aim, situation: Situation, shop: Shop) -> Adapters:
         return Adapters()
     mounted = any(item.resolved.spec.lora is not None for item in aimed.revisions)
     return adapters_of(situation, shop, aimed.model.facts, mounted=mounted)
-
-
-def _proof_failure(target: Revision | None, situation: Situation) -> Record | None:
-    if target is None:
-        return None
-    record = situation.records.get(
-        (target.resolved.claim_uid, STEP_PROOF, target.resolved.proof_key)
-    )
-    return record if record is not None and record.state is RecordState.FAILED else None
 
 
 def _goal(

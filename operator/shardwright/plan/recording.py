@@ -12,10 +12,11 @@ from dataclasses import replace
 from shardwright.observe.world import ClaimView, Record, RecordState
 from shardwright.plan.attempts import Chain, Next
 from shardwright.plan.collection import UNUSABLE
+from shardwright.plan.gate import ACCURACY_TOO_LOW
 from shardwright.plan.revisions import Revision
 from shardwright.plan.rollout import Verdict
 from shardwright.plan.situation import Intent, Situation, WriteRecord
-from shardwright.resolved import Artifact, Resolved
+from shardwright.resolved import Artifact, Gate, Resolved
 from shardwright.runner.contract import STEP_PROOF
 
 
@@ -113,6 +114,8 @@ def records_of_chains(situation: Situation, chains: Mapping[str, Chain]) -> list
                     used=situation.now,
                     attempt=job.attempt,
                     rebuilds=old.rebuilds if old is not None else 0,
+                    score=report.score if done else None,
+                    samples=report.samples if done else 0,
                 ),
             )
         )
@@ -123,6 +126,26 @@ def proof_of(situation: Situation, revision: Revision) -> list[Intent]:
     """Record the proof: a whole group of this revision is ready."""
     made = _proof(situation, revision.resolved, RecordState.READY)
     return _write(situation, replace(made, used=situation.now))
+
+
+def loads_of(situation: Situation, resolved: Resolved, gate: Gate) -> list[Intent]:
+    """Record that it loads and answers, which is the whole proof where no gate is."""
+    made = Record(
+        step=STEP_PROOF,
+        key=gate.loads_key,
+        claim_uid=resolved.claim_uid,
+        state=RecordState.READY,
+        inputs=gate.loads_inputs,
+        created=situation.now,
+        used=situation.now,
+    )
+    return _write(situation, made)
+
+
+def too_low(situation: Situation, revision: Revision, message: str) -> list[Intent]:
+    """Record that what was measured does not pass the gate."""
+    failed = _proof(situation, revision.resolved, RecordState.FAILED)
+    return _write(situation, replace(failed, reason=ACCURACY_TOO_LOW, message=message))
 
 
 def _proof(situation: Situation, resolved: Resolved, state: RecordState) -> Record:

@@ -13,6 +13,7 @@ from typing import Any
 from shardwright.api import names
 from shardwright.api.spec import EngineSpec
 from shardwright.api.status import (
+    AccuracyStatus,
     Condition,
     EngineStatus,
     GroupStatus,
@@ -27,6 +28,7 @@ from shardwright.plan.adapter_report import adapters_status
 from shardwright.plan.adapters import advice
 from shardwright.plan.attempts import DOING
 from shardwright.plan.conditions import Outcome, Say, conditions
+from shardwright.plan.gate import Answer, limit_words, verdict
 from shardwright.plan.groups import Group, State
 from shardwright.plan.links import links_of
 from shardwright.plan.memory import Memory
@@ -50,7 +52,7 @@ def report(situation: Situation, decision: Decision, outcome: Outcome) -> LLMDep
         observed_generation=situation.deployment.generation,
         conditions=[_timed(situation, say) for say in conditions(situation, decision, outcome)],
         plan=_plan(findings.target, findings.better, replicas, advice(spec.lora if spec else None)),
-        engine=_engine(findings, outcome, memory),
+        engine=_engine(situation, findings, outcome, memory),
         groups=[
             _group(wish, groups.get((wish.index, wish.incarnation)), situation, findings, outcome)
             for wish in memory.wishes
@@ -173,7 +175,29 @@ def _gib(count: int) -> float:
     return round(count / 2**30, 2)
 
 
-def _engine(findings: Findings, outcome: Outcome, memory: Memory) -> EngineStatus | None:
+def _accuracy(situation: Situation, revision: Revision) -> AccuracyStatus | None:
+    judged = verdict(revision.resolved, situation.records)
+    if judged is None:
+        return None
+    decided = judged.answer is not Answer.UNDECIDED
+    return AccuracyStatus(
+        task=judged.accuracy.task.value,
+        score=_shown(judged.score),
+        baseline=_shown(judged.baseline),
+        limit=limit_words(judged.accuracy),
+        samples=judged.samples,
+        measured=stamp(judged.measured),
+        passed=judged.passed if decided else None,
+    )
+
+
+def _shown(score: float | None) -> float | None:
+    return None if score is None else round(score, 4)
+
+
+def _engine(
+    situation: Situation, findings: Findings, outcome: Outcome, memory: Memory
+) -> EngineStatus | None:
     serving = findings.serving
     target = findings.target
     standing = {group.revision for group in findings.groups if group.ready}
@@ -192,11 +216,14 @@ def _engine(findings: Findings, outcome: Outcome, memory: Memory) -> EngineStatu
                 "version": resolved.spec.engine.version,
                 "step": resolved.serve_step,
             },
+            accuracy=_accuracy(situation, serving),
         )
     coming = None
     if target is not None and (serving is None or target.name != serving.name):
         chain = findings.chain
         step = "Rolling" if findings.target_proven else "Proving"
+        if chain is None or chain.artifact is None:
+            chain = findings.scoring
         if chain is not None and chain.artifact is not None:
             step = DOING[chain.artifact.step]
         coming = NextEngine(
@@ -206,6 +233,7 @@ def _engine(findings: Findings, outcome: Outcome, memory: Memory) -> EngineStatu
             reason=findings.rebuild_reason,
             attempt=chain.attempt if chain is not None else 0,
             borrowed=memory.borrowed or outcome.borrow,
+            accuracy=_accuracy(situation, target),
         )
     if serving is None and coming is None:
         return None

@@ -6,14 +6,16 @@ another default level list or an upstream push makes no new revision and rolls n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from shardwright.api.asked import AskedSpec
 from shardwright.api.settings import Settings
 from shardwright.api.spec import CommonSpec, LLMDeploymentSpec
 from shardwright.observe.quantity import to_millis, to_whole
 from shardwright.observe.world import ClaimView, Record, Resources
-from shardwright.resolved import Artifact, Chosen, Resolved, Room
+from shardwright.plan.gate import proof_inputs as gate_inputs
+from shardwright.resolved import Artifact, Chosen, Gate, Resolved, Room
 from shardwright.runner.contract import (
     SOURCE,
     STEP_ADAPTER,
@@ -24,7 +26,10 @@ from shardwright.runner.contract import (
     artifact_folder,
     artifact_key,
 )
+from shardwright.runtimes import evaluation
 from shardwright.runtimes.base import EngineRuntime, ModelSource
+from shardwright.runtimes.evaluation import Baseline
+from shardwright.runtimes.tensorrt_steps import CALIBRATION_DATASETS
 
 PVC = "pvc://"
 
@@ -37,6 +42,7 @@ class Planned:
     chosen: Chosen | None = None
     room: Room | None = None
     reasons: tuple[str, ...] = ()
+    baseline: Baseline | None = None  # where the accuracy gate measures its baseline
 
 
 def model_inputs(spec: CommonSpec) -> dict[str, object]:
@@ -191,7 +197,7 @@ def resolve(
         previous is not None and previous.spec.pod.fabric_profile == spec.pod.fabric_profile
     )
     same_levels = previous is not None and previous.spec.placement.levels == spec.placement.levels
-    return Resolved(
+    resolved = Resolved(
         spec=spec,
         claim_uid=claim.uid,
         image=image,
@@ -213,8 +219,51 @@ def resolve(
             else settings.fabric_profiles.get(spec.pod.fabric_profile)
         ),
         restarted_at=restarted_at,
-        reasons=planned.reasons,
+        reasons=(*planned.reasons, *calibration_words(chain)),
         asked=planned.asked,
         chosen=planned.chosen,
         room=planned.room,
     )
+    return gated(resolved, model, settings, previous, planned.baseline)
+
+
+def gated(
+    resolved: Resolved,
+    model: ModelSource,
+    settings: Settings,
+    previous: Resolved | None,
+    baseline: Baseline | None,
+) -> Resolved:
+    """The same with its accuracy gate, which is part of its proof; unchanged without one."""
+    accuracy = resolved.spec.quantization.accuracy
+    if accuracy is None:
+        return resolved
+    gate = Gate(
+        score=evaluation.score_of(resolved, model, settings, previous),
+        baseline=evaluation.baseline_of(resolved, model, settings, baseline)
+        if baseline is not None
+        else None,
+        loads_key=resolved.proof_key,
+        loads_inputs=resolved.proof_inputs,
+    )
+    proof = {**resolved.proof_inputs, **gate_inputs(accuracy, gate)}
+    return replace(
+        resolved, gate=gate, proof_key=artifact_key(STEP_PROOF, proof), proof_inputs=proof
+    )
+
+
+def calibration_words(chain: tuple[Artifact, ...]) -> tuple[str, ...]:
+    """A word of caution where scales come from a public data set, not from the user's own text.
+
+    No reason to hold an acceptance back, so it is among the plan's reasons alone.
+    """
+    for artifact in chain:
+        used = artifact.inputs.get("calibration")
+        if isinstance(used, Mapping) and used.get("dataset") in CALIBRATION_DATASETS:
+            said = (
+                f"calibrated with {used['dataset']}, not with your own traffic, and scales fit "
+                "best the text that they were taken from: put samples of your requests on the "
+                "claim and name them in quantization.calibration.dataset"
+            )
+            return (said,)
+    return ()

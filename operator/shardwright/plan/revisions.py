@@ -18,7 +18,7 @@ from shardwright.api.changes import hashed_spec, hashed_wish
 from shardwright.api.settings import FabricProfile
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.observe.world import Record, RecordState, Resources, RevisionView
-from shardwright.resolved import Artifact, Chosen, Resolved, Room, StageRoom
+from shardwright.resolved import Artifact, Chosen, Gate, Resolved, Room, Score, StageRoom
 from shardwright.runner.contract import STEP_PROOF, Command, ModelFacts, canonical
 
 DATA_VERSION = 1
@@ -107,6 +107,8 @@ def _planned(resolved: Resolved) -> dict[str, Any]:
         data["chosen"] = asdict(resolved.chosen)
     if resolved.room is not None:
         data["room"] = _written(resolved.room)
+    if resolved.gate is not None:
+        data["gate"] = asdict(resolved.gate)
     return data
 
 
@@ -149,6 +151,7 @@ def load(data: Mapping[str, Any]) -> Resolved:
         asked=AskedSpec.read(data["asked"]) if "asked" in data else None,
         chosen=Chosen(**data["chosen"]) if "chosen" in data else None,
         room=_room(data["room"]) if "room" in data else None,
+        gate=_gate(data["gate"]) if "gate" in data else None,
     )
 
 
@@ -156,19 +159,31 @@ def _room(raw: Mapping[str, Any]) -> Room:
     return Room(tuple(StageRoom(**stage) for stage in raw["stages"]), raw["constants"])
 
 
+def _gate(raw: Mapping[str, Any]) -> Gate:
+    baseline = raw["baseline"]
+    return Gate(
+        score=Score(**_fields(raw["score"])),
+        baseline=Score(**_fields(baseline)) if baseline is not None else None,
+        loads_key=raw["loads_key"],
+        loads_inputs=raw["loads_inputs"],
+    )
+
+
 def _artifact(raw: Mapping[str, Any]) -> Artifact:
+    return Artifact(**_fields(raw))
+
+
+def _fields(raw: Mapping[str, Any]) -> dict[str, Any]:
     commands = tuple(
         Command(tool=item["tool"], argv=tuple(item["argv"]), env=dict(item.get("env", {})))
         for item in raw["commands"]
     )
-    return Artifact(
-        **{
-            **raw,
-            "commands": commands,
-            "expected_files": tuple(raw["expected_files"]),
-            "resources": Resources(**raw["resources"]),
-        }
-    )
+    return {
+        **raw,
+        "commands": commands,
+        "expected_files": tuple(raw["expected_files"]),
+        "resources": Resources(**raw["resources"]),
+    }
 
 
 def read(view: RevisionView) -> Revision:

@@ -24,6 +24,7 @@ from shardwright.observe.world import (
 from shardwright.plan.adapter_states import Adapters
 from shardwright.plan.attempts import Chain
 from shardwright.plan.fleets import Fleets
+from shardwright.plan.gate import Verdict
 from shardwright.plan.groups import Group
 from shardwright.plan.inventory import Product
 from shardwright.plan.memory import Memory
@@ -123,6 +124,7 @@ class CreateStep:
     spec: CommonSpec
     claim: ClaimView
     source_attempt: int = 0  # which attempt made what it works on
+    leader: str = ""  # pod that a score asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +246,9 @@ class Findings:
     serving: Revision | None = None
     target_proven: bool = False
     chain: Chain | None = None  # the target's
+    scoring: Chain | None = None  # scores that a replica of the target is asked for
+    verdict: Verdict | None = None  # of the target's accuracy gate
+    try_next: str = ""  # what its failed gate advises
     proof_failure: Record | None = None
     groups: tuple[Group, ...] = ()
     wishes: tuple[Wish, ...] = ()
@@ -252,6 +257,13 @@ class Findings:
     model: Record | None = None
     adapters: Adapters = field(default_factory=Adapters)
     better: str = ""  # a plan that has become possible and is not acted on
+
+    @property
+    def steps(self) -> tuple[Chain, ...]:
+        """What is made or measured now, in the order in which it is told."""
+        return tuple(
+            chain for chain in (self.fetching, self.chain, self.scoring) if chain is not None
+        )
 
     def to_be_proven(self, revision: str, group: Group | None) -> bool:
         """Whether a replica of this revision is the candidate: the target's, not let in yet."""

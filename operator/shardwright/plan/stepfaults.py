@@ -23,19 +23,21 @@ from shardwright.runner.contract import (
     FETCHED,
     PERMANENT,
     REASON_ACCESS_DENIED,
+    REASON_DATASET_NOT_FOUND,
     REASON_OUT_OF_MEMORY,
     STEP_ADAPTER,
     STEP_CHECKPOINT,
     STEP_ENGINE,
     STEP_MODEL,
+    STEP_SCORE,
     Report,
 )
 
 # One more than the first: elsewhere it may have been the node that had none left.
 MEMORY_ATTEMPTS = 2
 # Not repeated for ever, but not held against the key either: the user mends a Secret or a
-# permission, and the key stays the same.
-_MENDABLE = frozenset({REASON_ACCESS_DENIED})
+# permission, or brings the data, and the key stays the same.
+_MENDABLE = frozenset({REASON_ACCESS_DENIED, REASON_DATASET_NOT_FOUND})
 _MADE_FROM = {STEP_ENGINE: STEP_CHECKPOINT, STEP_CHECKPOINT: STEP_MODEL}
 _MEMORY_FIELD = dict.fromkeys(FETCHED, "fetchResources.memory")
 
@@ -69,7 +71,8 @@ def step_fault(job: JobView, pod: PodView | None, report: Report | None) -> Step
         if pod.exit_reason != OOM_KILLED:
             return StepFault(Blame.SURROUNDINGS, pod.exit_reason, cause)
         # The kernel has killed the whole container, its runner too: nobody was left to report.
-        field = _MEMORY_FIELD.get(job.step, "stepResources.memory")
+        asks = job.step == STEP_SCORE and not job.requests.gpus
+        field = _MEMORY_FIELD.get(STEP_MODEL if asks else job.step, "stepResources.memory")
         return StepFault(
             Blame.MEMORY,
             REASON_OUT_OF_MEMORY,
@@ -89,7 +92,13 @@ def _blame(report: Report) -> Blame:
 
 
 def source_of(artifact: Artifact, claim_uid: str, records: Records) -> Record | None:
-    """The record of what an artifact is made from; None for a model, or when there is none."""
+    """The record of what an artifact is made from, or a score loads; None when there is none."""
+    if artifact.step == STEP_SCORE:
+        loaded = (
+            records.get((claim_uid, step, artifact.source_key))
+            for step in (STEP_ENGINE, STEP_CHECKPOINT, STEP_MODEL)
+        )
+        return next((record for record in loaded if record is not None), None)
     step = _MADE_FROM.get(artifact.step)
     return records.get((claim_uid, step, artifact.source_key)) if step else None
 
@@ -126,6 +135,7 @@ def floors(settings: Settings) -> dict[str, Resources]:
         STEP_ADAPTER: fetch,
         STEP_CHECKPOINT: steps,
         STEP_ENGINE: steps,
+        STEP_SCORE: steps,
     }
     return {
         step: Resources(
@@ -137,8 +147,13 @@ def floors(settings: Settings) -> dict[str, Resources]:
     }
 
 
-def at_least(artifact: Artifact, floor: Resources | None) -> Artifact:
-    """The artifact with no less of CPU, memory and scratch for its step than `floor`."""
+def at_least(artifact: Artifact, given: Mapping[str, Resources]) -> Artifact:
+    """The artifact with no less of CPU, memory and scratch than its step is given in `floors`.
+
+    A score that only asks a server computes nothing: it gets what a fetch does.
+    """
+    asks = artifact.step == STEP_SCORE and not artifact.gpus
+    floor = given.get(STEP_MODEL if asks else artifact.step)
     if floor is None:
         return artifact
     asked = artifact.resources

@@ -12,13 +12,14 @@ from shardwright.plan.resolve import adapter_key, claim_of, model_folder, source
 from shardwright.render import common
 from shardwright.render.common import Manifest, Owner
 from shardwright.render.names import job_name
-from shardwright.resolved import Artifact
+from shardwright.resolved import Artifact, Score
 from shardwright.runner.contract import (
     FETCHED,
     STEP_ADAPTER,
     STEP_CHECKPOINT,
     STEP_ENGINE,
     STEP_MODEL,
+    STEP_SCORE,
     STORE,
     StepRequest,
     artifact_folder,
@@ -32,14 +33,16 @@ SHM = "8Gi"
 
 
 def step_request(
-    artifact: Artifact, spec: CommonSpec, deployment: str, settings: Settings
+    artifact: Artifact, spec: CommonSpec, deployment: str, settings: Settings, leader: str = ""
 ) -> StepRequest:
     """What the runner in the step's pod is asked to do.
 
     The source is the uri of what is fetched, a model's with its commit pinned, the model's folder,
-    or the checkpoint's.
+    or the checkpoint's. `leader` is the DNS name of the replica that a score asks.
     """
-    if artifact.step == STEP_ENGINE:
+    if isinstance(artifact, Score):
+        source = artifact.loads
+    elif artifact.step == STEP_ENGINE:
         source = f"{STORE}/{artifact_folder(STEP_CHECKPOINT, artifact.source_key)}"
     else:
         source = artifact.source_key if artifact.step in FETCHED else model_folder(spec)
@@ -52,6 +55,8 @@ def step_request(
         source=source,
         timeout_seconds=int(settings.timeouts.step_seconds),
         deployment=deployment,
+        config=dict(artifact.config) if isinstance(artifact, Score) else {},
+        leader=leader,
     )
 
 
@@ -65,6 +70,7 @@ def step_job(
     settings: Settings,
     runner_config_map: str,
     source_attempt: int = 0,
+    leader: str = "",
 ) -> Manifest:
     """The suspended Job of one attempt.
 
@@ -78,6 +84,7 @@ def step_job(
         settings: Deadlines.
         runner_config_map: Name of the namespace's ConfigMap that holds the runner.
         source_attempt: Which attempt made what the step works on; 0 for a model's fetch.
+        leader: DNS name of the replica that a score asks.
     """
     fetch = artifact.step in FETCHED
     marks = labels_of(artifact, attempt, claim.uid, source_attempt)
@@ -94,7 +101,7 @@ def step_job(
         "image": artifact.image,
         "command": list(FETCH_COMMAND) if fetch else [*common.RUNNER_COMMAND, "step"],
         "env": common.environment(
-            encode(step_request(artifact, spec, owners[0].name, settings)),
+            encode(step_request(artifact, spec, owners[0].name, settings, leader)),
             # Without a GPU of its own a pod may still see the node's, where the container runtime
             # shows them all by default. This shows the driver's libraries and no device.
             {} if artifact.gpus else {"NVIDIA_VISIBLE_DEVICES": "none"},

@@ -77,6 +77,8 @@ def _data(record: Record) -> dict[str, str]:
         "rebuilds": str(record.rebuilds) if record.rebuilds else "",
         "unusedSince": moment(record.unused),
         "trashStamp": record.trash,
+        "score": repr(record.score) if record.score is not None else "",
+        "samples": str(record.samples) if record.samples else "",
     }
     return {name: text for name, text in data.items() if text}
 

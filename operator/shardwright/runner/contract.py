@@ -75,7 +75,12 @@ LAUNCH_EACH = "each"
 LAUNCHES = (LAUNCH_MPI, LAUNCH_EACH)
 MPI_TOOLS = ("trtllm-llmapi-launch",)
 
-# Where a serving pod's runner writes ServeRequest.config: as JSON, which is YAML too.
+# Tools whose scores the runner can read (Command.tool of the step `score`).
+TOOL_TRTLLM_EVAL = "trtllm-eval"
+TOOL_LM_EVAL = "lm_eval"
+TOOL_PERPLEXITY = "perplexity"  # the runner itself asks the server
+
+# Where a pod's runner writes the `config` of its request: as JSON, which is YAML too.
 SERVE_CONFIG = "{scratch}/config.yaml"
 
 # Where it puts the folders and files of Prepared, and how large these may be. Texts stand in an
@@ -92,6 +97,9 @@ STEP_CHECKPOINT = "checkpoint"
 STEP_ENGINE = "engine"
 STEP_PROOF = "proof"
 STEP_ADAPTER = "adapter"
+# Measures and leaves no files: what it finds is in its report, and then in a record.
+STEP_SCORE = "score"
+# Steps that leave a folder on the claim.
 STEPS = (STEP_MODEL, STEP_CHECKPOINT, STEP_ENGINE, STEP_ADAPTER)
 # Made by the fetcher in the operator's own image, from files that somebody else keeps.
 FETCHED = (STEP_MODEL, STEP_ADAPTER)
@@ -127,6 +135,9 @@ REASON_TOOL_FAILED = "ToolFailed"
 REASON_PEER_LOST = "PeerLost"
 REASON_RANK_FAILED = "RankFailed"
 REASON_RANK_HUNG = "RankHung"
+REASON_NO_SCORE = "NoScore"  # the tool ended well and told no score
+REASON_DATASET_NOT_FOUND = "DatasetNotFound"
+REASON_LEADER_GONE = "LeaderGone"  # the replica that was to be asked does not answer
 
 # A serving pod that dies of one of these says that the artifact itself is bad (it is trashed and
 # rebuilt); the others say that this node does not fit the artifact (the node is avoided).
@@ -227,7 +238,8 @@ class Command:
     stands for the temporary folder, `{scratch}` for the pod's scratch volume and, when serving,
     `{model}` for ServeRequest.model_folder, `{artifact}` for ServeRequest.artifact, `{stage}` and
     `{stages}` for this pod's pipeline stage and their number, `{leader}` for the DNS name of stage
-    0, `{rank}` for the rank that runs it (of a stage's server, the first).
+    0, `{rank}` for the rank that runs it (of a stage's server, the first). In the step `score`,
+    `{leader}` is the DNS name of the replica that is asked.
     """
 
     tool: str
@@ -237,7 +249,11 @@ class Command:
 
 @dataclass(frozen=True)
 class StepRequest:
-    """What a step Job's pod is asked to do: make the artifact `key` of `step` from `inputs`."""
+    """What a step Job's pod is asked to do: make the artifact `key` of `step` from `inputs`.
+
+    The step `score` makes no files: `config` is written to SERVE_CONFIG for its tool, `leader` is
+    the DNS name of the replica that it asks, empty when the tool loads the engine itself.
+    """
 
     step: str
     key: str
@@ -247,6 +263,8 @@ class StepRequest:
     source: str = ""  # model: its uri; else the folder of the artifact it is made from
     timeout_seconds: int = 0
     deployment: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    leader: str = ""
     contract: int = CONTRACT_VERSION
 
 
@@ -632,7 +650,8 @@ class FirstCause:
 class Report:
     """A pod's last words, in its termination message: at most 4,096 bytes of JSON.
 
-    `first` goes with REASON_PEER_LOST, where the pod knows more than that.
+    `first` goes with REASON_PEER_LOST, where the pod knows more than that. `score` is what the step
+    `score` has measured, over `samples` of its task (0: not told).
     """
 
     outcome: str
@@ -650,6 +669,8 @@ class Report:
     log_tail: str = ""
     first: FirstCause | None = None
     adapter: AdapterFacts | None = None
+    score: float | None = None
+    samples: int = 0
     contract: int = CONTRACT_VERSION
 
 

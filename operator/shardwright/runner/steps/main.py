@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from shardwright.runner.contract import ENV_POD_UID, StepRequest, SweepRequest
+from shardwright.runner.contract import ENV_POD_UID, STEP_SCORE, StepRequest, SweepRequest
 from shardwright.runner.steps.request import Places
+from shardwright.runner.steps.score import ScoreStep
 from shardwright.runner.steps.step import Step
 from shardwright.runner.steps.stop import Stop
 from shardwright.runner.steps.sweep import sweep
@@ -20,7 +21,8 @@ def step_main(
     stop = Stop()
     stop.listen()
     uid = os.environ.get(ENV_POD_UID, "")
-    return leave(Step(request, uid, places or Places(), stop).run(), log)
+    kind = ScoreStep if request.step == STEP_SCORE else Step
+    return leave(kind(request, uid, places or Places(), stop).run(), log)
 
 
 def sweep_main(

@@ -15,7 +15,11 @@ from shardwright.runner.contract import (
     SOURCE,
     STEP_CHECKPOINT,
     STEP_ENGINE,
+    STEP_SCORE,
     STORE,
+    TOOL_LM_EVAL,
+    TOOL_PERPLEXITY,
+    TOOL_TRTLLM_EVAL,
     Command,
     ContractError,
     StepRequest,
@@ -26,6 +30,7 @@ from shardwright.runner.steps.result import Shape
 from shardwright.runner.verify import Wanted, inside
 
 _KEY = re.compile(r"[0-9a-f]{16}")
+_SCORED = (TOOL_TRTLLM_EVAL, TOOL_LM_EVAL, TOOL_PERPLEXITY)
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,35 @@ def check(request: StepRequest) -> None:
             f"step {request.step!r} is not made by tools; expected {STEP_CHECKPOINT} or "
             f"{STEP_ENGINE}"
         )
+    _check_key(request)
+    if not request.expected_files:
+        raise ContractError("the request expects no files: nothing would prove its result")
+    outside = [name for name in request.expected_files if not inside(name)]
+    if outside:
+        raise ContractError(f"expected file {outside[0]!r} is outside of the artifact's folder")
+
+
+def check_score(request: StepRequest) -> None:
+    """As `check`, for the step that measures.
+
+    Raises:
+        ContractError: It is another step, its key is not that of its inputs, it has no tool whose
+            score can be read, or a data set outside of the claim.
+    """
+    if request.step != STEP_SCORE:
+        raise ContractError(f"step {request.step!r} measures nothing; expected {STEP_SCORE}")
+    _check_key(request)
+    tool = request.commands[0].tool
+    if len(request.commands) != 1 or tool not in _SCORED:
+        raise ContractError(
+            f"{tool!r} tells no score that is known; known are {', '.join(_SCORED)}"
+        )
+    dataset = request.inputs.get("dataset")
+    if dataset is not None and not (isinstance(dataset, str) and inside(dataset)):
+        raise ContractError(f"dataset {dataset!r} is outside of the claim")
+
+
+def _check_key(request: StepRequest) -> None:
     if not _KEY.fullmatch(request.key):
         raise ContractError(f"key {request.key!r} is not 16 hexadecimal digits")
     if artifact_key(request.step, request.inputs) != request.key:
@@ -58,11 +92,6 @@ def check(request: StepRequest) -> None:
         )
     if not request.commands or not all(command.argv for command in request.commands):
         raise ContractError("the request holds no command, or an empty one")
-    if not request.expected_files:
-        raise ContractError("the request expects no files: nothing would prove its result")
-    outside = [name for name in request.expected_files if not inside(name)]
-    if outside:
-        raise ContractError(f"expected file {outside[0]!r} is outside of the artifact's folder")
 
 
 def wanted(request: StepRequest) -> Wanted:

@@ -8,8 +8,10 @@ killed, the volume holds either the whole artifact or nothing that counts.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from shardwright.runner.contract import (
     DONE,
@@ -41,6 +43,17 @@ from shardwright.runner.steps.tool import TERM_SECONDS, Ending, run_tool
 from shardwright.runner.steps.workspace import Janitor, Workspace, WorkspaceLostError
 from shardwright.runner.verify import ArtifactError, check
 from shardwright.runner.versions import tool_versions
+
+
+class Outcome(Protocol):
+    """Where a tool writes to, and whether it is still this pod's."""
+
+    @property
+    def out(self) -> Path:
+        """What `{out}` stands for."""
+
+    def check(self) -> None:
+        """Do nothing if it is."""
 
 
 @dataclass
@@ -149,8 +162,14 @@ class Step:
         self._between(workspace)
         return manifest
 
-    def _tool(self, command: Command, workspace: Workspace, memory: MemoryWatch) -> Ending:
-        """Run one command line to a good end.
+    def _tool(
+        self,
+        command: Command,
+        workspace: Outcome,
+        memory: MemoryWatch,
+        echo: Callable[[bytes], None] | None = None,
+    ) -> Ending:
+        """Run one command line to a good end; `echo` takes each line of its log.
 
         Raises:
             StepFailedError: It did not end well.
@@ -165,6 +184,7 @@ class Step:
                 env=requests.environment(command, self.places, workspace.out),
                 cwd=self.places.scratch,
                 why_stop=lambda: self._why_stop(workspace),
+                echo=echo,
                 term_seconds=self.term_seconds,
             )
         except OSError as error:
@@ -184,7 +204,7 @@ class Step:
             raise StepFailedError(cause, ending.tail)
         return ending
 
-    def _between(self, workspace: Workspace | None = None) -> None:
+    def _between(self, workspace: Outcome | None = None) -> None:
         """Asked between all parts of the work.
 
         Raises:
@@ -201,7 +221,7 @@ class Step:
                 "timeouts.stepSeconds in the operator's settings"
             )
 
-    def _why_stop(self, workspace: Workspace) -> str:
+    def _why_stop(self, workspace: Outcome) -> str:
         try:
             self._between(workspace)
         except (StoppedError, DeadlineError, WorkspaceLostError) as error:

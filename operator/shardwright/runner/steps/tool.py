@@ -67,7 +67,7 @@ def run_tool(
     stopped = ""
     ended: Exit | None = None
     try:
-        children.start(argv[0], argv, env, echo or _to_stdout, cwd)
+        children.start(argv[0], argv, env, echo or to_stdout, cwd)
         while (ended := _exit(children)) is None and not (stopped := why_stop()):
             time.sleep(_POLL_SECONDS)
     finally:
@@ -86,6 +86,7 @@ def _exit(children: Children) -> Exit | None:
     return next(iter(children.reap()), None)
 
 
-def _to_stdout(line: bytes) -> None:
+def to_stdout(line: bytes) -> None:
+    """Pass one line of a tool's log on."""
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()

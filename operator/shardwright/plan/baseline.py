@@ -1,0 +1,112 @@
+"""Where the unquantized model can be measured: the fewest GPUs of one node that hold it.
+
+Also what stands against a gate, told with numbers before anything is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwright.api.serving import (
+    Backend,
+    Build,
+    KVPrecision,
+    Limits,
+    Parallelism,
+    Quantization,
+    WeightPrecision,
+)
+from shardwright.api.settings import Settings
+from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.observe.gpus import DriverMemory
+from shardwright.plan.question import model_of
+from shardwright.plan.room import memory_plan
+from shardwright.runner.contract import ModelFacts
+from shardwright.runtimes import evaluation
+from shardwright.runtimes.base import Refusal
+from shardwright.runtimes.evaluation import Baseline
+from shardwright.runtimes.registry import runtime
+from shardwright.sizing.question import GIB
+from shardwright.words import counted
+
+# Of the weights on disk, where the model's sizes are not known: activations, context and a cache.
+_ROOM = 1.3
+_WAYS_OUT = (
+    'give its score if you know it (quantization.accuracy.baseline: "68.2"), or a limit without a '
+    "baseline (minScore)"
+)
+
+
+def gate_plan(
+    spec: LLMDeploymentSpec,
+    facts: ModelFacts,
+    settings: Settings,
+    gpu: DriverMemory,
+    domain: int,
+) -> Baseline | Refusal | None:
+    """Where a gate's baseline is measured; None when nothing has to be, a refusal when nothing can.
+
+    Args:
+        spec: A spec with nothing open.
+        facts: Its model's.
+        settings: Which evaluation image there is.
+        gpu: Memory of one GPU of the spec's product.
+        domain: GPUs of the product that one node, or one NVLink island of it, has.
+    """
+    refused = evaluation.refuse(spec, settings)
+    accuracy = spec.quantization.accuracy
+    if refused is not None or accuracy is None or not accuracy.measures_baseline:
+        return refused
+    if facts.quantization:
+        return Refusal(
+            "BaselineUnavailable",
+            f"quantization.accuracy.baseline Measure: the model comes quantized by "
+            f"{facts.quantization}, its 16-bit original is not here; {_WAYS_OUT}",
+        )
+    for tensor in _ranks(domain):
+        if _fits(spec, facts, gpu, tensor):
+            return Baseline(tensor)
+    most = max(1, domain)
+    return Refusal(
+        "BaselineUnavailable",
+        f"quantization.accuracy.baseline Measure: the 16-bit model has {facts.bytes / GIB:.1f} GiB "
+        f"of weights, and {counted(most, 'GPU')} of {spec.gpu.product}, as many as one node of "
+        f"this cluster has, hold {most * gpu.total / GIB:.1f} GiB in all, which is too little with "
+        f"activations and a cache, or cannot share its heads; {_WAYS_OUT}",
+    )
+
+
+def _ranks(domain: int) -> Iterator[int]:
+    most = max(1, domain)
+    powers = [2**power for power in range(most.bit_length()) if 2**power <= most]
+    return iter(sorted({*powers, most}))
+
+
+def _fits(spec: LLMDeploymentSpec, facts: ModelFacts, gpu: DriverMemory, tensor: int) -> bool:
+    plain = _plain(spec, facts, tensor)
+    if runtime(spec.engine.runtime).refuse_model(plain, facts) is not None:
+        return False
+    model = model_of(facts, spec.model.uri)
+    plan = None if isinstance(model, Refusal) else memory_plan(plain, model, gpu.total)
+    if plan is not None:
+        return plan.concurrency >= 1
+    return facts.bytes * _ROOM <= tensor * gpu.total
+
+
+def _plain(spec: LLMDeploymentSpec, facts: ModelFacts, tensor: int) -> LLMDeploymentSpec:
+    """The unquantized model on the PyTorch backend, as the baseline's step serves it."""
+    longest = min(spec.engine.limits.max_seq_len, facts.max_positions or 2**30)
+    limits = Limits(
+        max_batch_size=evaluation.BASELINE_BATCH,
+        max_num_tokens=evaluation.BASELINE_TOKENS,
+        max_input_len=min(spec.engine.limits.max_input_len, longest),
+        max_seq_len=longest,
+    )
+    engine = spec.engine.model_copy(
+        update={"backend": Backend.PYTORCH, "limits": limits, "build": Build(), "config": {}}
+    )
+    quantization = Quantization(weights=WeightPrecision.NONE, kv_cache=KVPrecision.NONE)
+    split = Parallelism(tensor=tensor, pipeline=1)
+    return spec.model_copy(
+        update={"engine": engine, "quantization": quantization, "parallelism": split}
+    )
