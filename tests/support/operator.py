@@ -14,6 +14,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS: dict[str, Any] = {
+    "evaluationImage": "registry.example.com/lm-eval:0.4.9.2",
     "namespace": "kube-system",
     "httpPort": 0,
     "logLevel": "INFO",

@@ -46,6 +46,8 @@ class Act(enum.StrEnum):
     """A step, or a serving pod's way to ready, takes `after_seconds` longer."""
     CORRUPT = "corrupt"
     """A step publishes and reports success, but one file is missing from the folder."""
+    SCORE = "score"
+    """A step that measures reports the rule's `score`."""
 
 
 class Match(_Strict):
@@ -58,6 +60,8 @@ class Match(_Strict):
     role: str = "*"
     step: str = "*"
     key: str = "*"
+    measured: str = "*"
+    """Precision of the weights that a step `score` measures: FP8, …, or None."""
     stage: str = "*"
     incarnation: str = "*"
 
@@ -80,6 +84,7 @@ class Rule(_Strict):
     reason: str = "ToolFailed"
     message: str = "failed by order of the sandbox"
     log_tail: str = ""
+    score: float = 0.0
     exit_code: int = Field(default=1, ge=0, le=255)
     report: bool = True
     """False: it ends without a termination message; with exit code 137 it is OOMKilled."""
@@ -94,6 +99,7 @@ class Delays(_Strict):
     model: float = Field(default=0.1, ge=0)
     checkpoint: float = Field(default=0.1, ge=0)
     engine: float = Field(default=0.1, ge=0)
+    score: float = Field(default=0.1, ge=0)
     other: float = Field(default=0.1, ge=0)
     peer_lost: float = Field(default=0.5, ge=0)
 
@@ -102,7 +108,7 @@ class Delays(_Strict):
         return float(getattr(self, step)) if step in _STEPS else self.other
 
 
-_STEPS = frozenset({"model", "checkpoint", "engine"})
+_STEPS = frozenset({"model", "checkpoint", "engine", "score"})
 
 
 class Control(_Strict):
@@ -162,7 +168,7 @@ class PlayerControl:
         self._give(Control())
 
     def delays(self, **seconds: float) -> None:
-        """Set some delays: `start`, `ready`, `model`, `checkpoint`, `engine`, `other`."""
+        """Set some delays: `start`, `ready`, `model`, `checkpoint`, `engine`, `score`, `other`."""
         delays = Delays.model_validate({**self._control.delays.model_dump(), **seconds})
         self._give(self._control.model_copy(update={"delays": delays}))
 

@@ -78,10 +78,15 @@ class Deeds:
             return
         began = time.monotonic()
         corrupt = self._rule(pod, Act.CORRUPT) is not None
+        scored = self._rule(pod, Act.SCORE)
         product = self._store.product(pod.node)
         try:
             played = play_sweep(pod, self._layout.claims) or play_step(
-                pod, self._layout.claims, {"product": product} if product else {}, corrupt=corrupt
+                pod,
+                self._layout.claims,
+                {"product": product} if product else {},
+                corrupt=corrupt,
+                score=scored.score if scored is not None else None,
             )
         except ContractError as error:
             played = Played(

@@ -6,6 +6,7 @@ from pathlib import Path
 from shardwright.runner.contract import (
     ENV_REQUEST,
     SOURCE,
+    STEP_SCORE,
     STORE,
     ContractError,
     ServeRequest,
@@ -110,8 +111,20 @@ class PodView:
             "namespace": self.namespace,
             "pod": self.name,
             "node": self.node,
+            "measured": self._measured(),
             **{name: self.label(name) for name in names},
         }
+
+    def _measured(self) -> str:
+        """Precision of the weights that a score is of; empty for everything else."""
+        if self.label("step") != STEP_SCORE:
+            return ""
+        try:
+            request = self.request()
+        except ContractError:
+            return ""  # reported when the step works
+        of = request.inputs.get("of") if isinstance(request, StepRequest) else None
+        return str(of.get("weights", "None")) if isinstance(of, dict) else ""
 
     def _container(self) -> Json:
         """The container that gets the request: the first that has one, else the first."""
