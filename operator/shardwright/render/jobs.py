@@ -163,7 +163,7 @@ def _needs_source(artifact: Artifact, spec: CommonSpec) -> bool:
     """
     if artifact.step == STEP_ADAPTER:
         return claim_of(artifact.source_key) == source_claim(spec)
-    return artifact.step in (STEP_MODEL, STEP_CHECKPOINT)
+    return artifact.step in (STEP_MODEL, STEP_CHECKPOINT, STEP_SCORE)
 
 
 def labels_of(
