@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from shardwright.api import names
 from shardwright.api.status import ConditionStatus
 from shardwright.observe.world import Record
+from shardwright.plan import warned
 from shardwright.plan.adapter_report import adapters_ready
 from shardwright.plan.attempts import Chain, Next
 from shardwright.plan.gate import ACCURACY_TOO_LOW
@@ -82,9 +83,9 @@ def _accepted(findings: Findings) -> Say:
             "FetchingModel",
             "the model's config.json is not known yet; it decides whether the shape fits",
         )
-    told = findings.target.resolved.reasons if findings.target is not None else ()
-    if warned := [reason for reason in told if reason.startswith(WARNING)]:
-        return Say("Accepted", "True", "AcceptedWithWarning", "; ".join(warned))
+    told = warned.told(findings.target.resolved) if findings.target is not None else ()
+    if warnings := [reason for reason in told if reason.startswith(WARNING)]:
+        return Say("Accepted", "True", "AcceptedWithWarning", "; ".join(warnings))
     return Say("Accepted", "True", "Accepted", "spec, cluster and model fit together")
 
 

@@ -24,6 +24,7 @@ from shardwright.api.status import (
     StageMemory,
     StepStatus,
 )
+from shardwright.plan import warned
 from shardwright.plan.adapter_report import adapters_status
 from shardwright.plan.adapters import advice
 from shardwright.plan.attempts import DOING
@@ -145,7 +146,7 @@ def _plan(
         engine=_runtime(resolved.spec.engine),
         image=resolved.image,
         commit=resolved.commit,
-        reasons=[_short(reason, 500) for reason in (*resolved.reasons, *advised)],
+        reasons=[_short(reason, 500) for reason in (*warned.told(resolved), *advised)],
         runner_up=resolved.chosen.runner_up if resolved.chosen is not None else "",
         better=better,
         kv_tokens=max(0, room.kv_tokens) if room is not None else 0,
@@ -213,6 +214,7 @@ def _engine(
                 "tensor": str(resolved.tensor),
                 "pipeline": str(resolved.pipeline),
                 "gpu": resolved.spec.gpu.product,
+                "runtime": resolved.spec.engine.runtime.value,
                 "version": resolved.spec.engine.version,
                 "step": resolved.serve_step,
             },

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardwright.api.spec import Runtime
+from shardwright.runtimes import sglang, vllm
 from shardwright.runtimes.base import EngineRuntime
+from shardwright.runtimes.direct import Direct
 from shardwright.runtimes.sglang import SGLang
 from shardwright.runtimes.tensorrt_llm import TensorRTLLM
 from shardwright.runtimes.vllm import VLLM
@@ -14,6 +16,12 @@ RUNTIMES: Mapping[Runtime, EngineRuntime] = {
     Runtime.TENSORRT_LLM: TensorRTLLM(),
     Runtime.VLLM: VLLM(),
     Runtime.SGLANG: SGLang(),
+}
+
+# Those that load published checkpoints themselves: what each offers.
+DIRECT: Mapping[Runtime, Direct] = {
+    Runtime.VLLM: vllm.ENGINE,
+    Runtime.SGLANG: sglang.ENGINE,
 }
 
 

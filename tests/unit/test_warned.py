@@ -1,0 +1,49 @@
+"""What a user is told of a spec that is accepted and yet deserves a word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.golden import specs
+
+from shardwright.plan.warned import told
+
+L40S = "NVIDIA-L40S"
+
+
+def warnings(**fields: Any) -> tuple[str, ...]:
+    return told(specs.resolved(specs.spec(**fields)))
+
+
+def test_a_plain_spec_deserves_none_and_keeps_the_planners_words() -> None:
+    resolved = specs.resolved(specs.spec())
+    assert told(resolved) == ()
+    assert told(replace(resolved, reasons=("because",))) == ("because",)
+
+
+@pytest.mark.parametrize("runtime", ["TensorRTLLM", "VLLM", "SGLang"])
+def test_trusted_code_is_warned_about_whatever_the_runtime(runtime: str) -> None:
+    model = {"uri": "hf://org/model@main", "trustRemoteCode": True}
+    (found,) = warnings(engine={"runtime": runtime}, model=model)
+    assert found.startswith("warning: model.trustRemoteCode true executes Python")
+    assert "hf://org/model@main" in found
+
+
+@pytest.mark.parametrize("runtime", ["VLLM", "SGLang"])
+def test_fp8_on_ampere_saves_memory_alone(runtime: str) -> None:
+    engine = {"runtime": runtime}
+    asked = {"weights": "FP8", "kvCache": "FP8"}
+    found = warnings(engine=engine, quantization=asked, gpu={"product": specs.A100})
+    assert len(found) == 2
+    for what, line in zip(("weights FP8", "kvCache FP8"), found, strict=True):
+        assert line.startswith(f"warning: quantization.{what} is unpacked to 16 bits")
+        assert "8.0" in line
+    for product in (L40S, specs.H100):
+        assert warnings(engine=engine, quantization=asked, gpu={"product": product}) == ()
+
+
+def test_an_unknown_product_is_not_judged() -> None:
+    asked = {"engine": {"runtime": "VLLM"}, "quantization": {"weights": "FP8"}}
+    assert warnings(**asked, gpu={"product": "ACME-1"}) == ()
