@@ -83,7 +83,7 @@ class Clock:
     def __init__(self, setup: Setup, *, input_len: int, output_len: int, capacity: int) -> None:
         """See `estimate`."""
         model, hardware = setup.model, setup.hardware
-        how = arithmetic(model, setup.precision.weights, hardware)
+        how = arithmetic(model, setup.precision.weights, hardware, setup.engine)
         peak = hardware.flops(how.kind) if how.kind else None
         plain = hardware.flops(sixteen_bit(model, hardware))
         if peak is None or plain is None:

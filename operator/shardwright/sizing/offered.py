@@ -81,7 +81,7 @@ def _weights(
 def _refuse_precision(
     question: Question, pool: Pool, precision: Precision, voice: RuntimeVoice
 ) -> Refusal | None:
-    how = arithmetic(question.model, precision.weights, pool.hardware)
+    how = arithmetic(question.model, precision.weights, pool.hardware, question.engine)
     if how.kind is None:
         return Refusal(
             "PrecisionNotSupported",

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardwright.api.serving import KVPrecision, WeightPrecision
+from shardwright.runtimes.registry import DIRECT
 from shardwright.sizing.hardware import Hardware, NumberType
 from shardwright.sizing.model import Model
-from shardwright.sizing.shape import Precision
+from shardwright.sizing.shape import EngineSettings, Precision
 
 # Weights that are unpacked to the activations' type before they are multiplied.
 _UNPACKED = frozenset(
@@ -110,8 +111,13 @@ _SAME_AS: Mapping[tuple[bool, int, int], WeightPrecision] = {
 }
 
 
-def arithmetic(model: Model, weights: WeightPrecision | None, hardware: Hardware) -> Arithmetic:
-    """How this precision of this model computes on this GPU."""
+def arithmetic(
+    model: Model,
+    weights: WeightPrecision | None,
+    hardware: Hardware,
+    engine: EngineSettings | None = None,
+) -> Arithmetic:
+    """How this precision of this model computes on this GPU, with this runtime."""
     plain = sixteen_bit(model, hardware)
     if weights is None:
         if model.checkpoint.method == "mxfp4":
@@ -122,7 +128,18 @@ def arithmetic(model: Model, weights: WeightPrecision | None, hardware: Hardware
         weights = checkpoint_weights(model) or WeightPrecision.INT8
     wanted = _TYPES.get(weights, plain)
     kind = wanted if wanted in hardware.tflops else None
+    if kind is None and engine is not None and _unpacked_by(engine, weights, hardware):
+        return Arithmetic(plain, plain, unpacks=True)
     return Arithmetic(kind, wanted, unpacks=weights in _UNPACKED)
+
+
+def _unpacked_by(engine: EngineSettings, weights: WeightPrecision, hardware: Hardware) -> bool:
+    """Whether this version is known to unpack these weights where there are no cores for them."""
+    found = next((one for name, one in DIRECT.items() if name == engine.runtime), None)
+    if found is None or not engine.version.startswith(found.line):
+        return False
+    offer = found.weights.get(weights)
+    return offer is not None and offer.unpacked is not None and hardware.compute in offer.unpacked
 
 
 def words(precision: Precision) -> str:
