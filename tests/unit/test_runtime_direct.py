@@ -49,7 +49,10 @@ def test_a_plain_spec_is_accepted_on_every_generation_from_ampere_on(name: str) 
 
 @each
 def test_the_recorded_version_has_the_projects_image(name: str) -> None:
-    wanted = {"VLLM": "vllm/vllm-openai:v0.33.0", "SGLang": "lmsysorg/sglang:v0.5.23"}[name]
+    wanted = {
+        "VLLM": "docker.io/vllm/vllm-openai:v0.33.0",
+        "SGLang": "docker.io/lmsysorg/sglang:v0.5.23",
+    }[name]
     (version,) = ENGINES[name].versions
     assert runtime(Runtime(name)).known_image(version) == wanted
     assert runtime(Runtime(name)).known_image("0.1.0") is None

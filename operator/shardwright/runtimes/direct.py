@@ -58,7 +58,8 @@ class Direct:
 
     Attributes:
         runtime: Its name in the API.
-        repository: Of its images; a tag is `v` and the version.
+        repository: Of its images, with the registry (runtimes such as CRI-O may refuse short
+            names); a tag is `v` and the version.
         versions: Those whose command line is recorded, the newest last.
         line: What versions begin with that take the same command line.
         record: The recorded command line that its configuration file is checked against.

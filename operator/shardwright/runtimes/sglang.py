@@ -75,7 +75,7 @@ OWNED: Mapping[str, str] = owned_by(
 ENGINE = Direct(
     runtime=Runtime.SGLANG,
     # Tags of this form stand in the project's documents; this one was not pulled by us.
-    repository="lmsysorg/sglang",
+    repository="docker.io/lmsysorg/sglang",
     versions=("0.5.23",),
     # Flags come and go between patch releases.
     line="0.5.23",

@@ -95,7 +95,7 @@ OWNED: Mapping[str, str] = owned_by(
 ENGINE = Direct(
     runtime=Runtime.VLLM,
     # Tags of this form stand in the project's documents; this one was not pulled by us.
-    repository="vllm/vllm-openai",
+    repository="docker.io/vllm/vllm-openai",
     versions=("0.33.0",),
     line="0.33.",
     record="vllm-serve-0.33.0",

@@ -11,12 +11,22 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from shardwright.api.engines import DEFAULT_VERSIONS
+from shardwright.runtimes import sglang, vllm
+from shardwright.runtimes.direct import known_image as project_image
 from shardwright.runtimes.tensorrt_versions import KNOWN_VERSIONS, known_image
 from shardwright_sandbox.errors import SandboxError
 from shardwright_sandbox.real.archive import Image, Layer, plain, write_archive
 from shardwright_sandbox.real.images import PATH, BaseImages
 
 SOURCES = Path(__file__).resolve().parents[2] / "standin"
+# Images of the other runtimes' recorded versions.
+OTHERS = tuple(
+    project_image(engine, version)
+    for engine in (vllm.ENGINE, sglang.ENGINE)
+    for version in engine.versions
+)
+DEFAULT_VERSION = DEFAULT_VERSIONS["TensorRTLLM"]
 
 
 def write_images(target: Path, base: BaseImages) -> Path:
@@ -31,16 +41,18 @@ def write_images(target: Path, base: BaseImages) -> Path:
             for version in KNOWN_VERSIONS
             if known_image(version) is not None
         }
+        layers = {version: (*base.standin, Layer.of(layer)) for version, layer in made.items()}
         images = [
-            _image(version, (*base.standin, Layer.of(layer))) for version, layer in made.items()
+            *(_image(known_image(version), found) for version, found in layers.items()),
+            # every layer has all programs: which release of TensorRT-LLM is of no meaning here
+            *(_image(reference, layers[DEFAULT_VERSION]) for reference in OTHERS),
         ]
         write_archive(target, images, list(made.values()))
     return target
 
 
-def _image(version: str, layers: tuple[Layer, ...]) -> Image:
-    reference = known_image(version)
-    assert reference is not None  # noqa: S101 - the caller has left the others out
+def _image(reference: str | None, layers: tuple[Layer, ...]) -> Image:
+    assert reference is not None  # noqa: S101 - the callers have left the others out
     return Image(reference, layers, {"PATH": PATH}, ("sleep", "infinity"))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwright_standin import commandline, gpu
+from shardwright_standin import commandline, flagfile, gpu
 from shardwright_standin.faults import Faults
 from shardwright_standin.front.engine import Limits
 from shardwright_standin.front.metrics import Metrics
@@ -16,6 +16,7 @@ from shardwright_standin.front.server import App, Flavour, serve
 from shardwright_standin.model import geometry
 from shardwright_standin.tools import nodes
 from shardwright_standin.tools.played import refuse_others
+from shardwright_standin.tools.vllm import size
 
 VERSION = "0.5.23"
 _PLAYED = {
@@ -44,6 +45,7 @@ _PLAYED = {
     "log_level",
     "log_level_http",
     "disable_cuda_graph",
+    "disable_radix_cache",
 }
 _DEFAULT_TIMEOUT_SECONDS = 1800.0
 _DEFAULT_MASTER = "127.0.0.1:25000"
@@ -51,9 +53,10 @@ _DEFAULT_MASTER = "127.0.0.1:25000"
 
 def main() -> int:
     """The program."""
-    values = commandline.parse("sglang.launch_server", sys.argv[1:]).values
+    tool = "sglang.launch_server"
+    values = commandline.parse(tool, flagfile.merged(tool, sys.argv[1:])).values
     Faults(program="sglang").reach("start")
-    refuse_others("sglang.launch_server", values, _PLAYED)
+    refuse_others(tool, values, _PLAYED)
     folder = Path(values["model_path"])
     world = nodes.World(
         tensor=values["tp_size"],
@@ -65,10 +68,10 @@ def main() -> int:
     )
     shape = geometry.read(folder)
     _check(values, world)
-    length = values["context_length"] or shape.max_positions
+    length = size(values["context_length"]) or shape.max_positions
     limits = Limits(
         max_batch_size=values["max_running_requests"] or 256,
-        max_num_tokens=values["max_prefill_tokens"] or 16384,
+        max_num_tokens=size(str(values["max_prefill_tokens"])),
         max_seq_len=min(length, shape.max_positions),
         max_input_len=min(length, shape.max_positions),
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwright_standin import commandline, gpu
+from shardwright_standin import commandline, flagfile, gpu
 from shardwright_standin.faults import Faults
 from shardwright_standin.front.engine import Limits
 from shardwright_standin.front.metrics import Metrics
@@ -65,7 +65,7 @@ def main() -> int:
     words = sys.argv[1:]
     if words[:1] != ["serve"]:
         sys.exit(f"vllm: the stand-in plays `vllm serve` only, not {words[:1]}")
-    asked = commandline.parse("vllm-serve", words[1:])
+    asked = commandline.parse("vllm-serve", flagfile.merged("vllm-serve", words[1:], leading=1))
     values = asked.values
     Faults(program="vllm").reach("start")
     refuse_others("vllm-serve", values, _PLAYED)

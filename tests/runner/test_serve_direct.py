@@ -1,0 +1,183 @@
+"""vLLM and SGLang over two pods: the operator's own commands, the runner, and a stand-in engine.
+
+Each pod has its own network, host name, process 1 and /dev/shm; the engine is a small transformer
+behind the real programs' flags and endpoints.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.golden import specs
+from tests.runner.serve_world import HTTP, World, eventually, needs_root, world
+from tests.standin import running
+from tests.support import standin_model
+from tests.support.client_loop import problem
+
+from shardwright.api.spec import Runtime
+from shardwright.runner.contract import (
+    MANIFEST,
+    STEP_MODEL,
+    FileEntry,
+    Manifest,
+    artifact_folder,
+    artifact_key,
+    encode,
+)
+from shardwright.runner.verify import sha256_of
+from shardwright.runtimes.registry import runtime
+
+pytestmark = [needs_root, pytest.mark.timeout(180)]
+
+NAME = "tiny"
+PROMPTS = running.PROMPTS[:6]
+CONFIG = {"VLLM": {"enable-prefix-caching": False}, "SGLang": {"disable-radix-cache": True}}
+each = pytest.mark.parametrize("name", CONFIG)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the stand-in's programs are installed."""
+    import sys  # noqa: PLC0415 - beside what it is for
+
+    sys.path.insert(0, str(standin_model.STANDIN))
+    from shardwright_standin.install import install  # noqa: PLC0415 - after the path is set
+
+    folder = tmp_path_factory.mktemp("root")
+    install(folder, "1.2.1", prefix=str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return standin_model.make_model(tmp_path_factory.mktemp("models") / NAME)
+
+
+@pytest.fixture(scope="module")
+def reference(model: Path) -> dict[str, str]:
+    return standin_model.unsharded(model, PROMPTS)
+
+
+def fetched(store: Path, model: Path) -> tuple[str, dict[str, Any], Path]:
+    """The model as a fetch leaves it on the claim: key, inputs and folder."""
+    inputs = {"uri": f"hf://org/{NAME}@main"}
+    key = artifact_key(STEP_MODEL, inputs)
+    folder = store / artifact_folder(STEP_MODEL, key)
+    folder.mkdir(parents=True)
+    for path in model.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    files = {
+        path.name: FileEntry(path.stat().st_size, sha256_of(path)) for path in folder.iterdir()
+    }
+    (folder / MANIFEST).write_text(encode(Manifest(STEP_MODEL, key, inputs, files)))
+    return key, inputs, folder
+
+
+@contextmanager
+def group(name: str, folder: Path, root: Path, model: Path) -> Iterator[World]:
+    """Two stages of two ranks, started with what the operator renders for each stage."""
+    python = running.interpreter(*running.MODULES)
+    if not python:
+        pytest.skip(f"no Python has all of {', '.join(running.MODULES)}")
+    key, inputs, artifact = fetched(folder / "store", model)
+    resolved = specs.resolved(
+        specs.spec(
+            model={"uri": inputs["uri"], "servedName": NAME, "dtype": "FP16"},
+            engine={
+                "runtime": name,
+                "config": CONFIG[name],
+                "limits": {
+                    "maxBatchSize": 8,
+                    "maxNumTokens": 1024,
+                    "maxInputLen": 512,
+                    "maxSeqLen": 1024,
+                },
+            },
+            parallelism={"tensor": 2, "pipeline": 2},
+        )
+    )
+    engine = runtime(Runtime(name))
+    library = str(root / "usr/local/lib/shardwright-standin")
+    inherited = os.environ.get("PYTHONPATH")
+    path = [str(Path(python).parent), str(root / "usr/local/bin"), os.environ["PATH"]]
+    with world(
+        folder,
+        2,
+        2,
+        (),
+        step=STEP_MODEL,
+        key=key,
+        inputs=inputs,
+        artifact=str(artifact),
+        model_folder=str(artifact),
+        served_name=NAME,
+        config=dict(engine.serve_config(resolved)),
+    ) as made:
+        made.environment = {
+            "PATH": ":".join(path),
+            "PYTHONPATH": f"{library}:{inherited}" if inherited else library,
+        }
+        for stage in (0, 1):
+            made.start(stage, command=engine.serve_command(resolved, stage))
+        made.ready(90)
+        yield made
+
+
+def ask(made: World, prompt: str, expected: str) -> str:
+    url = f"http://{made.address(0)}:{HTTP}/v1/chat/completions"
+    return problem(url, NAME, prompt, expected, standin_model.ANSWER_TOKENS, 30)
+
+
+@each
+def test_ranks_of_two_pods_serve_the_whole_model_and_drain(
+    name: str, tmp_path: Path, root: Path, model: Path, reference: dict[str, str]
+) -> None:
+    with group(name, tmp_path, root, model) as made:
+        leader, worker = made.pods
+        found: list[str] = []
+        assert [ask(made, *item) for item in reference.items()] == [""] * len(reference)
+        table = [(row["rank"], row["stage"], row["pod"]) for row in leader.status()["ranks"]]
+        assert table == [(0, 0, "m-0"), (1, 0, "m-0"), (2, 1, "m-1"), (3, 1, "m-1")]
+
+        def on_and_on() -> None:
+            for prompt, expected in list(reference.items()) * 3:
+                if leader.get("/readyz")[0] != 200:
+                    return  # out of the Service: no client would come
+                found.append(ask(made, prompt, expected))
+
+        clients = [threading.Thread(target=on_and_on, daemon=True) for _ in range(3)]
+        for client in clients:
+            client.start()
+        eventually(lambda: len(found) >= 3)
+        # All of a group get the signal at once: a worker asks the leader to drain, and waits.
+        for pod in made.pods:
+            pod.signal(signal.SIGTERM)
+        eventually(lambda: leader.get("/readyz")[0] == 503)
+        for client in clients:
+            client.join(60)
+        assert set(found) == {""}
+        assert [pod.end(60).outcome for pod in (leader, worker)] == ["Done", "Done"]
+
+
+@each
+def test_a_killed_rank_takes_the_group_down(
+    name: str, tmp_path: Path, root: Path, model: Path
+) -> None:
+    with group(name, tmp_path, root, model) as made:
+        leader, worker = made.pods
+        victim = next(
+            pid
+            for pid in worker.processes()
+            if b"shardwright_standin.ranks.main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+        os.kill(victim, signal.SIGKILL)
+        reports = [pod.end(60) for pod in (leader, worker)]
+        assert {report.outcome for report in reports} == {"Environment"}
+        assert {report.reason for report in reports} <= {"PeerLost", "RankFailed", "Killed"}
