@@ -14,12 +14,16 @@ from typing import Any
 import pytest
 from shardwright_standin import commandline, contracts
 from tests.golden import specs
-from tests.unit.test_examples import FILES, known, spec_of
+from tests.unit.test_examples import FILES as EXAMPLES
+from tests.unit.test_examples import known, spec_of
 
+from shardwright.api.spec import Runtime
 from shardwright.runner.contract import Command
 from shardwright.runtimes import tensorrt_serve, tensorrt_steps
 from shardwright.runtimes.registry import runtime
 
+# The others' are in test_rendered_direct.
+FILES = [path for path in EXAMPLES if spec_of(path).engine.runtime is Runtime.TENSORRT_LLM]
 CONVERTER = re.compile(r"/models/core/(\w+)/convert_checkpoint\.py$")
 
 

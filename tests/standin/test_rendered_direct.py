@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from shardwright_standin import commandline
 from tests.golden import specs
+from tests.unit.test_examples import FILES, known, spec_of
 
 from shardwright.api.spec import Runtime
 from shardwright.runner.contract import Command
-from shardwright.runtimes.registry import runtime
+from shardwright.runtimes.registry import DIRECT, runtime
 
 SHAPES = ((1, 1), (2, 1), (2, 2), (8, 4))
 # Weights with the quantizer of the checkpoint that brings them.
@@ -89,7 +90,26 @@ def rendered() -> Iterator[Any]:
                     )
 
 
-CASES = list(rendered())
+def of_examples() -> Iterator[Any]:
+    for path in FILES:
+        asked = spec_of(path)
+        if asked.engine.runtime not in DIRECT:
+            continue
+        resolved = specs.resolved(asked, known(asked).facts)
+        engine = runtime(asked.engine.runtime)
+        for stage in range(resolved.pipeline):
+            yield pytest.param(
+                engine.serve_command(resolved, stage),
+                engine.serve_config(resolved),
+                id=f"{path.stem}-{stage}",
+            )
+
+
+CASES = [*rendered(), *of_examples()]
+
+
+def test_every_example_of_these_runtimes_is_among_them() -> None:
+    assert len(list(of_examples())) == 4
 
 
 def parse(command: Command, given: Sequence[str]) -> commandline.Parsed:

@@ -13,7 +13,7 @@ import yaml
 from shardwright.api import names
 from shardwright.api.asked import AskedSpec
 from shardwright.api.resource import LLMDeployment
-from shardwright.api.spec import Backend, LLMDeploymentSpec, WeightPrecision
+from shardwright.api.spec import Backend, LLMDeploymentSpec, Runtime, WeightPrecision
 from shardwright.runner.contract import ModelFacts
 from shardwright.runtimes import registry
 
@@ -68,6 +68,9 @@ MODELS = {
     "nvidia/Llama-3.3-70B-Instruct-FP8": Known(
         70.554e9, 2.101e9, _llama(80, 8192, 64, 73 * 10**9, "modelopt")
     ),
+    "hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4": Known(
+        70.554e9, 2.101e9, _llama(80, 8192, 64, 40 * 10**9, "awq")
+    ),
     "meta-llama/Llama-3.1-405B-Instruct": Known(
         405.853e9, 4.203e9, _llama(126, 16384, 128, 812 * 10**9)
     ),
@@ -101,6 +104,10 @@ WEIGHT_BYTES = {
 }
 
 
+# The same of a checkpoint that comes quantized; AWQ has 4-bit zero points beside the scales.
+OWN_BYTES = {"modelopt": 1.0, "awq": 0.5 + 2.5 / 128}
+
+
 def document(path: Path) -> dict[str, Any]:
     loaded = yaml.safe_load(path.read_text())
     assert isinstance(loaded, dict)
@@ -120,7 +127,8 @@ def known(spec: LLMDeploymentSpec) -> Known:
 def weights_gib(spec: LLMDeploymentSpec) -> float:
     """Weights that one GPU holds, in GiB."""
     model = known(spec)
-    one = 1.0 if model.facts.quantization else WEIGHT_BYTES[spec.quantization.weights]
+    own = OWN_BYTES.get(model.facts.quantization)
+    one = own or WEIGHT_BYTES[spec.quantization.weights]
     whole = (model.parameters - model.embeddings) * one + model.embeddings * 2
     split = spec.parallelism
     copies = (model.attention * one + model.embeddings * 2) * (split.attention_groups - 1)
@@ -236,7 +244,7 @@ def test_the_kinds_of_use_that_people_ask_for_are_all_there() -> None:
             spec.parallelism.tensor,
             spec.parallelism.pipeline,
             spec.quantization.weights.value,
-            spec.engine.backend,
+            spec.engine.backend or spec.engine.runtime,
         )
         for path in FILES
         for spec in (spec_of(path),)
@@ -252,6 +260,9 @@ def test_the_kinds_of_use_that_people_ask_for_are_all_there() -> None:
         ("mixtral-8x7b", 2, 1, "None", Backend.TENSORRT),
         ("llama-70b-pytorch", 4, 1, "None", Backend.PYTORCH),
         ("mixtral-8x7b-experts", 4, 1, "None", Backend.PYTORCH),
+        ("llama-70b-vllm-awq", 4, 1, "INT4AWQ", Runtime.VLLM),
+        ("llama-405b-vllm", 8, 2, "None", Runtime.VLLM),
+        ("llama-70b-sglang", 2, 1, "FP8", Runtime.SGLANG),
     }
 
 

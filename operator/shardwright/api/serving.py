@@ -127,7 +127,13 @@ class Limits(Model):
     max_num_tokens: Int = Field(
         default=8192, ge=1, le=4194304, description="Tokens in one forward pass, padding left out."
     )
-    max_input_len: Int = Field(default=4096, ge=1, le=16777216, description="Tokens of one prompt.")
+    max_input_len: Int = Field(
+        default=4096,
+        ge=1,
+        le=16777216,
+        description="Tokens of one prompt. VLLM and SGLang have no such limit: there it is only "
+        "planned with.",
+    )
     max_seq_len: Int = Field(
         default=8192, ge=1, le=16777216, description="Tokens of one request: prompt and output."
     )
@@ -135,7 +141,9 @@ class Limits(Model):
         default=0.9,
         gt=0,
         lt=1,
-        description="Share of the memory left after loading that the KV cache takes.",
+        description="TensorRTLLM: share of the memory left after loading that the KV cache takes. "
+        "VLLM: share of the whole GPU for weights, activations and KV cache. SGLang: share of the "
+        "whole GPU for weights and KV cache.",
     )
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -230,7 +238,7 @@ class EngineSpec(Model):
     config: Annotated[dict[str, Any], Field(max_length=64)] = Field(
         default_factory=dict,
         description="Passed on to the runtime's own configuration file, checked against the keys "
-        "that this version knows.",
+        "that this version knows. VLLM and SGLang: long flags without their dashes.",
         json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
     )
     rules: ClassVar[tuple[Rule, ...]] = (
