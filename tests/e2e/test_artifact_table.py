@@ -49,6 +49,11 @@ BASES: dict[str, Json] = {
         "quantization": {"weights": "FP8"},
         "storage": {"claimName": "eager-fp8"},
     },
+    "vLLM": {
+        **_SHAPE,
+        "engine": {"runtime": "VLLM", "backend": None},
+        "storage": {"claimName": "direct"},
+    },
 }
 
 
@@ -83,6 +88,11 @@ _OTHER_MODEL: Json = {"model": {"uri": "hf://Qwen/Qwen3-8B@main"}}
 
 def _claim(name: str) -> Json:
     return {"storage": {"claimName": name}}
+
+
+def _runtime(name: str) -> Json:
+    """Another runtime; the backend is TensorRT-LLM's alone, and goes."""
+    return {"engine": {"runtime": name, "backend": None}}
 
 
 _VERSION: Json = {"engine": {"version": "1.2.0"}}
@@ -141,6 +151,9 @@ ROWS = [
         },
         **_BUILD,
     ),
+    # Another runtime loads the model itself; what was built stays for the way back.
+    Row("TensorRT", "runtime to vLLM", _runtime("VLLM"), **_PROOF),
+    Row("TensorRT", "runtime to SGLang", _runtime("SGLang"), **_PROOF),
     # Quantized from data: the data are part of the checkpoint, the GPU that it was made on is not.
     Row("TensorRT FP8", "calibration samples", _SAMPLES, **_BUILD),
     Row("TensorRT FP8", "GPU product", _H200, **_ENGINE),
@@ -172,6 +185,18 @@ ROWS = [
     # A checkpoint is keyed by the image that quantizes it.
     Row("PyTorch FP8", "image", _IMAGE, checkpoint=1, candidate=1),
     Row("PyTorch FP8", "model uri", _OTHER_MODEL, fetch=1, checkpoint=1, candidate=1),
+    # vLLM and SGLang make nothing, whatever the precision: weights are quantized as they load.
+    Row("vLLM", "tensor and pipeline", _shape(4, 1), **_PROOF),
+    Row("vLLM", "GPU product", _H200, **_PROOF),
+    Row("vLLM", "runtime to SGLang", _runtime("SGLang"), **_PROOF),
+    Row("vLLM", "runtime to TensorRT-LLM", _runtime("TensorRTLLM"), **_BUILD),
+    Row("vLLM", "weights", {"quantization": {"weights": "FP8"}}, **_PROOF),
+    Row("vLLM", "KV cache", {"quantization": {"kvCache": "FP8"}}, **_PROOF),
+    Row("vLLM", "limits", _BATCH, **_PROOF),
+    Row("vLLM", "model uri", _OTHER_MODEL, fetch=1, candidate=1),
+    Row("vLLM", "engine config", {"engine": {"config": {"enable-prefix-caching": False}}}),
+    Row("vLLM", "GPU memory fraction", _FRACTION),
+    Row("vLLM", "trust remote code", {"model": {"trustRemoteCode": True}}),
 ]
 
 

@@ -187,12 +187,14 @@ def table(title: str) -> dict[str, list[str]]:
     ("title", "backend", "quantized"),
     [
         ("With an engine (`backend: TensorRT`)", Backend.TENSORRT, True),
-        ("Without an engine (`backend: PyTorch`)", Backend.PYTORCH, False),
+        ("Without an engine (`backend: PyTorch`, vLLM, SGLang)", Backend.PYTORCH, False),
+        ("Without an engine (`backend: PyTorch`, vLLM, SGLang)", None, False),
+        ("Without an engine (`backend: PyTorch`, vLLM, SGLang)", None, True),
         ("Without an engine, quantized here", Backend.PYTORCH, True),
     ],
 )
 def test_the_table_of_rebuilds_is_the_one_that_the_operator_goes_by(
-    title: str, backend: Backend, quantized: bool
+    title: str, backend: Backend | None, quantized: bool
 ) -> None:
     rows = table(title)
     assert list(rows) == list(ROWS)
