@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.golden import specs
 
 from shardwright.api import names
 from shardwright.api.asked import AskedSpec
 from shardwright.api.resource import LLMDeployment
 from shardwright.api.spec import Backend, LLMDeploymentSpec, Runtime, WeightPrecision
+from shardwright.plan.warned import told
 from shardwright.runner.contract import ModelFacts
 from shardwright.runtimes import registry
 
@@ -271,3 +273,17 @@ def test_manifests_in_the_documentation_of_the_chart_name_files_that_exist() -> 
     for named in re.findall(r"examples/([\w.-]+\.yaml)", notes):
         assert (FOLDER / named).exists(), named
     assert names.API_VERSION in FILES[0].read_text()
+
+
+def test_one_is_as_textbooks_give_it_and_is_warned_about() -> None:
+    (path,) = (path for path in FILES if path.stem == "llama-70b-vllm-awq")
+    spec = spec_of(path)
+    resolved = specs.resolved(spec, known(spec).facts)
+    argv = registry.runtime(spec.engine.runtime).serve_command(resolved).argv
+    for flag, value in (("--tensor-parallel-size", "4"), ("--gpu-memory-utilization", "0.9")):
+        assert argv[argv.index(flag) + 1] == value
+    assert "--trust-remote-code" in argv
+    # The checkpoint says itself that it is AWQ.
+    assert "--quantization" not in argv
+    (warning,) = told(resolved)
+    assert warning.startswith("warning: model.trustRemoteCode true executes Python")
