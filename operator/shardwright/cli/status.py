@@ -13,7 +13,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
 from shardwright.api.settings import Settings
 from shardwright.api.status import LLMDeploymentStatus
@@ -79,8 +80,10 @@ async def _status(name: str, namespace: str, kubeconfig: str, seconds: float) ->
             if not seconds:
                 _table(console, view, state)
                 return _is(state, view, "Ready")
-            for line in _turns(state, shown):
-                console.print(f"[dim]{datetime.now(UTC):%H:%M:%S}[/dim] {line}", highlight=False)
+            for line in turns(state, shown):
+                # A line is a turn, whatever reads it: a terminal breaks it by itself.
+                stamp = f"[dim]{datetime.now(UTC):%H:%M:%S}[/dim]"
+                console.print(f"{stamp} {line}", highlight=False, soft_wrap=True)
             if _is(state, view, "Ready"):
                 return True
             if _is(state, view, "Stalled") or time.monotonic() > ends:
@@ -94,8 +97,12 @@ def _is(state: LLMDeploymentStatus, view: DeploymentView, kind: str) -> bool:
     )
 
 
-def _turns(state: LLMDeploymentStatus, shown: set[tuple[str, str, str, str]]) -> Iterable[str]:
-    """Condition turns that were not printed yet."""
+def turns(state: LLMDeploymentStatus, shown: set[tuple[str, str, str, str]]) -> Iterable[str]:
+    """Condition turns that were not printed yet, as lines with rich's markup.
+
+    What several conditions say in the same words is written out once.
+    """
+    told: set[str] = set()
     for item in state.conditions:
         if item.type in ("Reconciling", "Stalled") and item.status != "True":
             continue
@@ -108,10 +115,9 @@ def _turns(state: LLMDeploymentStatus, shown: set[tuple[str, str, str, str]]) ->
         colour = {"True": "green", "False": "yellow"}.get(item.status, "dim")
         if item.type == "Stalled":
             colour = "red"
-        yield (
-            f"[{colour}]{item.type}={item.status}[/{colour}] {item.reason}: "
-            f"{item.message.replace('[', chr(92) + '[')}"
-        )
+        words = "" if item.message in told else f": {escape(item.message)}"
+        told.add(item.message)
+        yield f"[{colour}]{item.type}={item.status}[/{colour}] {item.reason}{words}"
 
 
 def _table(console: Console, view: DeploymentView, state: LLMDeploymentStatus) -> None:
@@ -119,11 +125,14 @@ def _table(console: Console, view: DeploymentView, state: LLMDeploymentStatus) -
         f"{view.namespace}/{view.name}  generation {view.generation}, observed "
         f"{state.observed_generation}  ready {state.ready_replicas} of {state.replicas}"
     )
-    conditions = Table("condition", "status", "reason", "message")
+    conditions = Table("condition", "status", "reason", _whole("message"))
     for item in state.conditions:
         conditions.add_row(item.type, item.status, item.reason, item.message)
     console.print(conditions)
-    groups = Table("replica", "incarnation", "revision", "role", "state", "restarts", "nodes")
+    groups = Table(
+        *("replica", "incarnation", _whole("revision"), "role", "state", "restarts"),
+        _whole("nodes"),
+    )
     for group in state.groups:
         groups.add_row(
             str(group.index),
@@ -135,3 +144,8 @@ def _table(console: Console, view: DeploymentView, state: LLMDeploymentStatus) -
             ", ".join(group.nodes),
         )
     console.print(groups)
+
+
+def _whole(header: str) -> Column:
+    """A column whose long words are broken, not cut: keys and names are there to be copied."""
+    return Column(header, overflow="fold")
