@@ -1,5 +1,6 @@
 """`python -m shardwright_sandbox.player`: the player as a process."""
 
+import os
 import signal
 import sys
 import threading
@@ -30,6 +31,8 @@ def main(
         logger_factory=structlog.PrintLoggerFactory(sys.stdout),
     )
     guard.check(kubeconfig)
+    # Containers of real nodes work in the same folders, as other users.
+    os.umask(0)
     stop = threading.Event()
 
     def end(_: int, __: FrameType | None) -> None:
