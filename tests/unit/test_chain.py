@@ -231,6 +231,24 @@ def test_wait_and_name_an_image_that_cannot_be_pulled(waiting: str) -> None:
     )
     assert (chain.next, chain.reason) == (Next.WAIT, "ImagePullFailed")
     assert f"{waiting}: manifest unknown" in chain.message
+    assert "check spec.engine.image, spec.pod.imagePullSecrets" in chain.message
+
+
+def test_the_image_of_a_fetch_is_the_operators_and_no_field_of_the_spec() -> None:
+    fetch = job(MODEL)
+    waiting = pod(fetch, waiting="ErrImagePull", waiting_message="no such host")
+    chain = ruling(jobs=(fetch,), pods=(waiting,), records={})
+    assert chain.reason == "ImagePullFailed"
+    assert "operatorImage" in chain.message
+    assert "spec.engine.image" not in chain.message
+
+
+def test_a_job_that_has_no_pod_is_told_only_when_that_lasts() -> None:
+    young = ruling(jobs=(job(created=NOW - 4),), pods=())
+    assert "ResourceQuota" not in young.message
+    assert young.delay == 6
+    old = ruling(jobs=(job(created=NOW - 10),), pods=())
+    assert "has no pod yet; if that lasts, a ResourceQuota" in old.message
 
 
 def test_wait_and_say_why_the_pod_is_not_bound() -> None:

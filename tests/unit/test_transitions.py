@@ -56,6 +56,14 @@ def test_a_changed_message_alone_is_no_event() -> None:
     assert told(before, after) == []
 
 
+def test_what_is_not_known_yet_is_no_warning() -> None:
+    """A model is fetched before its shape can be judged: every first apply begins so."""
+    fetching = status(condition("Accepted", "Unknown", "FetchingModel"))
+    assert told(status(), fetching) == [("FetchingModel", False)]
+    refused = status(condition("Accepted", "False", "HeadsNotDivisible"))
+    assert told(status(), refused) == [("HeadsNotDivisible", True)]
+
+
 def test_a_refusal_is_one_warning_however_many_conditions_say_it() -> None:
     after = status(
         condition("Accepted", "False", "GPUProductNotFound"),

@@ -54,7 +54,8 @@ def transitions(
             condition.reason,
             condition.message,
             condition.type,
-            warning=condition.reason in _WARNINGS or (not good and _TOLD[condition.type]),
+            warning=condition.reason in _WARNINGS
+            or (condition.status == "False" and _TOLD[condition.type]),
         )
     for reason, note in _planned(old.plan, new.plan):
         post(reason, note, "Plan", warning=False)

@@ -25,6 +25,8 @@ from shardwright.runner.contract import (
     Report,
 )
 
+# A pod that is refused is missing for longer.
+_POD_SECONDS = 10.0
 DOING = {
     STEP_MODEL: "Fetching",
     STEP_ADAPTER: "Fetching",
@@ -167,11 +169,11 @@ def judge_job(
             late = _count(artifact, job, tries, shop, "NotBoundInTime", cause)
             return replace(late, discard=job)
         left = pod.created + shop.timeouts.bind_seconds - shop.now
-        return replace(_running(artifact, job, pod), delay=left)
-    return _running(artifact, job, pod)
+        return replace(_running(artifact, job, pod, shop.now), delay=left)
+    return _running(artifact, job, pod, shop.now)
 
 
-def _running(artifact: Artifact, job: JobView, pod: PodView | None) -> Chain:
+def _running(artifact: Artifact, job: JobView, pod: PodView | None, now: float) -> Chain:
     doing = DOING[artifact.step]
     if pod is not None and pod.waiting in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName"):
         return Chain(
@@ -181,7 +183,7 @@ def _running(artifact: Artifact, job: JobView, pod: PodView | None) -> Chain:
             job,
             reason="ImagePullFailed",
             message=f"pod {pod.name} on {pod.node}: {pod.waiting}: {pod.waiting_message}; check "
-            "spec.engine.image, spec.pod.imagePullSecrets and the registry",
+            f"{_image_source(artifact)} and the registry",
         )
     if pod is not None and pod.unschedulable and not pod.node:
         return Chain(
@@ -198,6 +200,8 @@ def _running(artifact: Artifact, job: JobView, pod: PodView | None) -> Chain:
         f": Job {job.name} has no pod yet; if that lasts, a ResourceQuota or an admission policy "
         "refuses it, which the Job's events tell"
     )
+    # Every Job is without one for a moment.
+    left = 0.0 if pod is not None else max(0.0, job.created + _POD_SECONDS - now)
     return Chain(
         Next.WAIT,
         artifact,
@@ -205,8 +209,16 @@ def _running(artifact: Artifact, job: JobView, pod: PodView | None) -> Chain:
         job,
         reason=doing,
         message=f"{doing.lower()} {artifact.key}{where}, attempt {job.attempt}"
-        f"{podless if pod is None else ''}",
+        f"{podless if pod is None and not left else ''}",
+        delay=left,
     )
+
+
+def _image_source(artifact: Artifact) -> str:
+    """What names a step's image: models are fetched in the operator's own."""
+    if artifact.step == STEP_MODEL:
+        return "the operator's setting operatorImage (the chart's image), spec.pod.imagePullSecrets"
+    return "spec.engine.image, spec.pod.imagePullSecrets"
 
 
 def _judge_failed(

@@ -25,6 +25,7 @@ from shardwright.plan.memory import Memory
 from shardwright.plan.revisions import Revision
 from shardwright.plan.situation import Decision, Findings, Situation
 from shardwright.runner.contract import STEP_MODEL
+from shardwright.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +232,8 @@ def _placed(findings: Findings, outcome: Outcome, replicas: int) -> Say:
     waiting = [wish for wish in findings.wishes if wish.held or wish.not_before]
     lacking = max(0, replicas - len(homes))
     if not lacking:
-        return Say("Placed", "True", "AllPlaced", f"{len(homes)} groups have all their GPUs")
+        have = "has all its" if len(homes) == 1 else "have all their"
+        return Say("Placed", "True", "AllPlaced", f"{counted(len(homes), 'replica')} {have} GPUs")
     if waiting and len(waiting) >= lacking:
         return Say("Placed", "False", "RestartBackoff", _backoff_words(findings))
     return Say(
