@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import socket
 import threading
 import time
 import urllib.error
@@ -18,7 +20,7 @@ import pytest
 from tests.support.serving import REQUEST
 
 from shardwright.runner.contract import Command, Counters, Generation, Prepared
-from shardwright.runner.serve.health import HealthServer
+from shardwright.runner.serve.health import OPEN_LIMIT, HealthServer
 from shardwright.runner.serve.places import Pace
 from shardwright.runner.serve.probe import Answer, Prober, generation_problem, progress
 from shardwright.runner.serve.view import View
@@ -302,4 +304,29 @@ def test_a_caller_that_says_nothing_does_not_hold_probes_up() -> None:
         for connection in silent:
             connection.close()
     finally:
+        server.close()
+
+
+def test_callers_that_send_a_byte_now_and_then_hold_no_threads() -> None:
+    """Each would keep a thread and a descriptor for a day; thousands, and the runner had none."""
+    server = HealthServer(0, lambda: VIEW)
+    before = threading.active_count()
+    dawdling = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3 * OPEN_LIMIT)]
+    try:
+        assert ask(server.port, "/healthz")[0] == 200
+        ends = time.monotonic() + 3
+        while threading.active_count() - before > OPEN_LIMIT and time.monotonic() < ends:
+            time.sleep(0.05)
+        assert threading.active_count() - before <= OPEN_LIMIT
+        ends = time.monotonic() + 15
+        while threading.active_count() > before and time.monotonic() < ends:
+            for stream in dawdling:
+                with contextlib.suppress(OSError):
+                    stream.send(b"G")
+            time.sleep(0.5)
+        assert threading.active_count() <= before, "a byte now and then keeps a thread"
+        assert ask(server.port, "/healthz")[0] == 200
+    finally:
+        for stream in dawdling:
+            stream.close()
         server.close()

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from shardwright.runner.contract import LIVE_PATH, READY_PATH, STATUS_PATH
 from shardwright.runner.measures import METRICS_PATH
 from shardwright.runner.serve.measure.exposition import CONTENT_TYPE
 from shardwright.runner.serve.view import View, told, unready
 
-# A probe sends one line; whoever dawdles is let go.
+# A probe sends one line; whoever dawdles is let go: after so long between two bytes, and in all.
 _REQUEST_SECONDS = 5
+# Any pod of the cluster may connect. Beyond so many the one that is open longest goes: a probe is
+# answered within milliseconds, so it is never that one.
+OPEN_LIMIT = 64
 
 
 class HealthServer:
@@ -56,7 +61,43 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
         dual = socket.has_dualstack_ipv6()
         self.address_family = socket.AF_INET6 if dual else socket.AF_INET
+        self._open: dict[Any, float] = {}
+        self._lock = threading.Lock()
         super().__init__(("", port), handler)
+
+    def process_request(
+        self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
+    ) -> None:
+        """Answer in a thread of its own, and see to it that these do not become many."""
+        with self._lock:
+            self._open[request] = time.monotonic()
+            oldest = next(iter(self._open)) if len(self._open) > OPEN_LIMIT else None
+        if oldest is not None:
+            self._let_go(oldest)
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Let go of whoever takes too long. Called twice a second."""
+        until = time.monotonic() - _REQUEST_SECONDS
+        with self._lock:
+            late = [request for request, since in self._open.items() if since < until]
+        for request in late:
+            self._let_go(request)
+
+    def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
+        """An answer is over."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def _let_go(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
+        """Have its thread read the end of the connection."""
+        with self._lock:
+            self._open.pop(request, None)
+        if isinstance(request, socket.socket):
+            # Closed already is all that is asked for.
+            with contextlib.suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
 
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6:
