@@ -246,6 +246,7 @@ def test_a_lost_peer_alone_is_told_as_it_is() -> None:
     lost = ended(0, report=said(REASON_PEER_LOST), finished_at=NOW - WORDS_SECONDS)
     broken = seen(lost, ready(1)).breakage
     assert broken is not None
+    assert broken.cause == f"pod p0 on n0 lost its peers: about {REASON_PEER_LOST}"
     assert (broken.fault, broken.reason, broken.nodes) == (Fault.CRASH, REASON_PEER_LOST, ())
     nodes = {**NODES, "n1": node("n1", ready=False, not_ready_since=NOW - 1)}
     suspected = seen(lost, ready(1), nodes=nodes).breakage
@@ -253,6 +254,10 @@ def test_a_lost_peer_alone_is_told_as_it_is() -> None:
     assert (suspected.fault, suspected.nodes) == (Fault.NODE, ("n1",))
     assert "n1" in suspected.cause
     assert seen(lost, ready(1), nodes=nodes, fleet_lost=True).breakage is None
+
+
+def test_a_pod_alone_starts_alone() -> None:
+    assert seen(up(0), pipeline=1).waiting == "its 1 pod starts on n0"
 
 
 def test_a_node_whose_clock_is_fast_does_not_make_a_lost_peer_wait() -> None:

@@ -116,7 +116,9 @@ def peer_lost(
         unready = _unready_peers(pod, pods, nodes)
         if not unready and words_awaited(pods, now) is not None:
             return None
-        told = f"; NotReady: {', '.join(unready)}" if unready else ""
+        why = pod.report.message if pod.report is not None else ""
+        told = f": {why}" if why else ""
+        told += f"; NotReady: {', '.join(unready)}" if unready else ""
         cause = f"pod {pod.name} on {pod.node} lost its peers{told}"
         fault = Fault.NODE if unready else Fault.CRASH
         return Breakage(fault, REASON_PEER_LOST, cause, unready)

@@ -26,6 +26,7 @@ from shardwright.plan.breakage import (
 )
 from shardwright.plan.placed import Placed
 from shardwright.runner.contract import REASON_PEER_LOST
+from shardwright.words import counted
 
 
 class State(StrEnum):
@@ -201,4 +202,5 @@ def _waits_for(pods: Sequence[PodView]) -> tuple[str, str]:
             return "Unschedulable", f"pod {pod.name} is not bound yet: {pod.unschedulable}"
     # No count of the ready ones: it would rewrite status with every pod that turns.
     homes = ", ".join(dict.fromkeys(pod.node or pod.pin for pod in pods))
-    return "GroupStarting", f"its {len(pods)} pods start on {homes}"
+    start = "starts" if len(pods) == 1 else "start"
+    return "GroupStarting", f"its {counted(len(pods), 'pod')} {start} on {homes}"
