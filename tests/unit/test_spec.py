@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, event, given, settings
 from pydantic import ValidationError
 from tests.support.specs import MINIMAL_SPEC, SPEC_SCHEMA, manifest, put, specs
 
-from shardwright.api.engines import with_defaults
 from shardwright.api.asked import AskedSpec
+from shardwright.api.engines import with_defaults
 from shardwright.api.resource import NAME_LIMIT, LLMDeployment, name_problem
+from shardwright.api.spec import Runtime
 
 # long regular expressions are slow to draw from; the number of examples bounds the time
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
