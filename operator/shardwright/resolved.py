@@ -71,8 +71,8 @@ class StageRoom:
     """Bytes that one GPU of a pipeline stage holds, and the tokens that its KV cache takes.
 
     `activation` is the peak of a forward pass, `runtime` what context, communication buffers and
-    graphs take, `lora` the slots of adapters; `kv_cache` is what is left, negative when it does not
-    fit.
+    graphs take, `lora` the slots of adapters, `draft` the weights of what drafts tokens; `kv_cache`
+    is what is left, negative when it does not fit.
     """
 
     stage: int
@@ -83,6 +83,7 @@ class StageRoom:
     kv_cache: int
     kv_tokens: int
     lora: int = 0
+    draft: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +116,23 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
+class Draft:
+    """What drafts tokens, if it has files of its own: its fetch's key, its commit, its folder."""
+
+    key: str
+    commit: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
 class Resolved:
     """A spec with everything that is not in it: image, commit, facts, keys, profiles.
 
     `spec` has no open fields; where the user left some open, `asked` is the user's own and `chosen`
-    what the planner said. `artifacts` is the chain in build order, the model first. `serve_step`
-    and `serve_key` name the artifact the runtime loads. `proof_key` is the key under which its
-    proof is recorded. `room` is None where the model's sizes are not known, `gate` where no
-    accuracy is asked for.
+    what the planner said. `artifacts` is the chain in build order: the model, what drafts for it
+    if anything does, what is made of them. `serve_step` and `serve_key` name the artifact the
+    runtime loads. `proof_key` is the key under which its proof is recorded. `room` is None where
+    the model's sizes are not known, `gate` where no accuracy is asked for.
     """
 
     spec: LLMDeploymentSpec
@@ -143,6 +153,7 @@ class Resolved:
     chosen: Chosen | None = None
     room: Room | None = None
     gate: Gate | None = None
+    draft: Draft | None = None
 
     @property
     def tensor(self) -> int:
@@ -163,3 +174,8 @@ class Resolved:
     def model_key(self) -> str:
         """Key of the fetched model."""
         return self.artifacts[0].key
+
+    @property
+    def also(self) -> tuple[str, ...]:
+        """Keys of what serving needs beside `serve_key`."""
+        return (self.draft.key,) if self.draft is not None else ()

@@ -24,7 +24,7 @@ from shardwright.runtimes.registry import runtime
 
 # The others' are in test_rendered_direct.
 FILES = [path for path in EXAMPLES if spec_of(path).engine.runtime is Runtime.TENSORRT_LLM]
-CONVERTER = re.compile(r"/models/core/(\w+)/convert_checkpoint\.py$")
+CONVERTER = re.compile(r"/examples/(?:models/core/)?(\w+)/convert_checkpoint\.py$")
 
 
 def rendered(path: Path) -> list[Command]:
@@ -66,7 +66,7 @@ CASES = list(cases())
 
 
 def test_every_example_builds_and_serves() -> None:
-    assert len(FILES) == 10
+    assert len(FILES) == 11
     for path in FILES:
         assert rendered(path)[-1].tool in ("trtllm-serve", "trtllm-llmapi-launch")
     tools = {command.tool for path in FILES for command in rendered(path)}

@@ -93,8 +93,10 @@ TENSORRT = [
     (ChangeClass.MODEL, "fetch checkpoint engine candidate roll"),
     (ChangeClass.STORAGE, "fetch checkpoint engine candidate roll"),
     (ChangeClass.WEIGHTS, "checkpoint engine candidate roll"),
+    (ChangeClass.DRAFT, "fetch checkpoint engine candidate roll"),
     (ChangeClass.RUNTIME, "checkpoint engine candidate roll"),
     (ChangeClass.SHAPE, "checkpoint engine candidate roll"),
+    (ChangeClass.SPECULATION, "checkpoint engine candidate roll"),
     (ChangeClass.KV_CACHE, "checkpoint engine candidate roll"),
     (ChangeClass.GPU, "engine candidate roll"),
     (ChangeClass.BUILD, "engine candidate roll"),
@@ -106,8 +108,10 @@ PYTORCH_QUANTIZED = [
     (ChangeClass.MODEL, "fetch checkpoint candidate roll"),
     (ChangeClass.STORAGE, "fetch checkpoint candidate roll"),
     (ChangeClass.WEIGHTS, "checkpoint candidate roll"),
+    (ChangeClass.DRAFT, "fetch candidate roll"),
     (ChangeClass.RUNTIME, "checkpoint candidate roll"),
     (ChangeClass.SHAPE, "candidate roll"),
+    (ChangeClass.SPECULATION, "candidate roll"),
     (ChangeClass.KV_CACHE, "candidate roll"),
     (ChangeClass.GPU, "candidate roll"),
     (ChangeClass.BUILD, "candidate roll"),
@@ -228,6 +232,8 @@ def test_exactly_the_paths_that_are_not_of_class_none_are_hashed(path: str) -> N
     given = put(given, "model.secretRef.name", "token")
     given = put(given, "parallelism", {"tensor": 2, "expert": 2, "attentionData": 2})
     given = put(given, "quantization.accuracy", _accuracy(path.rpartition(".")[2]))
+    drafts = {"uri": "hf://org/draft", "secretRef": {"name": "token"}}
+    given = put(given, "speculative", {"method": "DraftModel", "model": drafts})
     full = LLMDeploymentSpec.read(put(given, "lora", {}))
     node: Any = hashed_spec(full) if path.partition(".")[0] != "workload" else {}
     for step in path.split("."):

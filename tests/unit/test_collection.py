@@ -393,6 +393,7 @@ def test_what_an_artifact_was_made_from_is_not_built_when_it_comes_back() -> Non
         ("artifacts", (MODEL, CHECKPOINT, ENGINE)),
         ("claim_uid", "claim-uid"),
         ("serve_key", ENGINE.key),
+        ("draft", None),
     ):
         object.__setattr__(resolved, name, value)
     there = record(1, step=STEP_MODEL)

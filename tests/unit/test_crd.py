@@ -150,6 +150,7 @@ def test_a_field_is_either_required_or_has_a_default_or_may_be_absent() -> None:
                 absent.append(f"{path}.{name}".removeprefix(".spec."))
     assert absent == [
         "lora",
+        "speculative",
         "gpu",
         "parallelism",
         "workload",
@@ -158,6 +159,8 @@ def test_a_field_is_either_required_or_has_a_default_or_may_be_absent() -> None:
         "engine.backend",
         "engine.image",
         "lora.adapters[].secretRef",
+        "speculative.model",
+        "speculative.model.secretRef",
         "placement.tolerations[].tolerationSeconds",
         "parallelism.tensor",
         "parallelism.pipeline",

@@ -35,6 +35,7 @@ REASON_SOURCES = [
     CODE / "plan/deployment.py",
     CODE / "plan/gate.py",
     CODE / "plan/gating.py",
+    CODE / "plan/draft_checks.py",
     CODE / "plan/groups.py",
     CODE / "plan/links.py",
     CODE / "plan/question.py",
@@ -79,6 +80,7 @@ NOT_REASONS = {
     "Message",  # a type variable
     *("Undecided", "Passed", "Failed"),  # what a gate answers
     *("TensorRTLLM", "SGLang", "PyTorch"),  # runtimes and a backend
+    *("Medusa", "Eagle", "NGram"),  # what a runtime calls methods of speculation
 }
 
 
@@ -166,6 +168,8 @@ ROWS = {
     "runtime, backend, version, image": ChangeClass.RUNTIME,
     "weights, calibration, dtype": ChangeClass.WEIGHTS,
     "KV cache precision": ChangeClass.KV_CACHE,
+    "draft model or heads": ChangeClass.DRAFT,
+    "speculation": ChangeClass.SPECULATION,
     "limits, build options": ChangeClass.BUILD,
     "accuracy gate": ChangeClass.GATE,
     "model": ChangeClass.MODEL,

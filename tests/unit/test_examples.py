@@ -261,6 +261,7 @@ def test_the_kinds_of_use_that_people_ask_for_are_all_there() -> None:
         ("llama-8b-lora", 1, 1, "None", Backend.TENSORRT),
         ("mixtral-8x7b", 2, 1, "None", Backend.TENSORRT),
         ("llama-70b-pytorch", 4, 1, "None", Backend.PYTORCH),
+        ("llama-70b-speculative", 4, 1, "None", Backend.PYTORCH),
         ("mixtral-8x7b-experts", 4, 1, "None", Backend.PYTORCH),
         ("llama-70b-vllm-awq", 4, 1, "INT4AWQ", Runtime.VLLM),
         ("llama-405b-vllm", 8, 2, "None", Runtime.VLLM),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.plan.resolve import pinned_uri
+from shardwright.plan.fetched import pinned_uri
 
 COMMIT = "71d952fd45fbb5faa8ead51e23d8e671a5a6db42"
 DIGEST = "sha256:" + "ab" * 32

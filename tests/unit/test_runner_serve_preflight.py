@@ -15,6 +15,7 @@ from shardwright.runner.contract import (
     ARTIFACT_FAULTS,
     MANIFEST,
     NODE_FAULTS,
+    Also,
     Command,
     FileEntry,
     Manifest,
@@ -27,6 +28,7 @@ from shardwright.runner.gpus import GPU
 from shardwright.runner.serve.places import Places
 from shardwright.runner.serve.preflight import artifact_problem, node_problem, tools_problem
 from shardwright.runner.serve.prepare import order, write_files
+from shardwright.runner.serve.start import _refused
 from shardwright.runner.verify import sha256_of
 
 H100 = GPU(0, "NVIDIA H100 80GB HBM3", "9.0", "580.95.05")
@@ -295,3 +297,58 @@ def test_a_served_name_never_leaves_its_folder(
     with pytest.raises(ValueError, match="choose another"):
         write_files(replace(good, served_name=name), Places(scratch=str(tmp_path)))
     assert not (tmp_path.parent / "x").exists()
+
+
+@pytest.fixture
+def drafted(good: ServeRequest, tmp_path: Path) -> ServeRequest:
+    """The same with a draft model beside it."""
+    inputs = {"uri": "hf://org/draft"}
+    key = artifact_key("model", inputs)
+    folder = tmp_path / "store" / artifact_folder("model", key)
+    folder.mkdir(parents=True)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(b"w" * 300)
+    entry = FileEntry(300, sha256_of(weights))
+    made = Manifest("model", key, inputs, {weights.name: entry})
+    (folder / MANIFEST).write_text(encode(made))
+    return replace(good, also=(Also("model", key, str(folder), inputs),))
+
+
+def test_a_good_draft_is_loaded_beside_its_model(drafted: ServeRequest, tmp_path: Path) -> None:
+    assert artifact_problem(drafted, tmp_path / "store") is None
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", MANIFEST])
+def test_a_bad_draft_is_told_by_its_own_key(
+    drafted: ServeRequest, tmp_path: Path, name: str
+) -> None:
+    (also,) = drafted.also
+    (Path(also.artifact) / name).unlink()
+    found = artifact_problem(drafted, tmp_path / "store")
+    assert found is not None
+    assert (found.step, found.key) == ("model", also.key)
+    assert found.reason in ARTIFACT_FAULTS
+    report = _refused(drafted, found)
+    assert (report.step, report.key) == ("model", also.key)
+
+
+def test_a_draft_that_lies_elsewhere_has_its_manifest_in_the_store(
+    drafted: ServeRequest, tmp_path: Path
+) -> None:
+    (also,) = drafted.also
+    elsewhere = tmp_path / "source" / "draft"
+    elsewhere.mkdir(parents=True)
+    moved = replace(drafted, also=(replace(also, artifact=str(elsewhere)),))
+    assert artifact_problem(moved, tmp_path / "store") is None
+    (Path(also.artifact) / MANIFEST).unlink()
+    assert artifact_problem(moved, tmp_path / "store") is not None
+
+
+def test_a_bad_engine_is_told_before_its_draft_and_by_its_own_key(
+    drafted: ServeRequest, tmp_path: Path
+) -> None:
+    (Path(drafted.artifact) / "rank1.engine").unlink()
+    found = artifact_problem(drafted, tmp_path / "store")
+    assert found is not None
+    report = _refused(drafted, found)
+    assert (report.step, report.key) == (drafted.step, drafted.key)

@@ -20,7 +20,7 @@ from shardwright.runtimes.tensorrt_config import CONFIG_KEYS, NESTED_KEYS, PYTOR
 
 CONTRACTS = Path(__file__).parents[1] / "contracts"
 SHAPES = ((1, 1), (2, 1), (8, 1), (8, 2), (4, 4))
-CONVERTER = re.compile(r"^/app/tensorrt_llm/examples/models/core/(\w+)/convert_checkpoint.py$")
+CONVERTER = re.compile(r"^/app/tensorrt_llm/examples/(?:models/core/)?(\w+)/convert_checkpoint.py$")
 
 
 @lru_cache

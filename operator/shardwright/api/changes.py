@@ -7,7 +7,7 @@ artifacts' keys; the table says what those keys must add up to, and a test holds
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from types import MappingProxyType
@@ -23,8 +23,10 @@ class ChangeClass(StrEnum):
     MODEL = "model"
     STORAGE = "storage"
     WEIGHTS = "weights"
+    DRAFT = "draft"
     RUNTIME = "runtime"
     SHAPE = "shape"
+    SPECULATION = "speculation"
     KV_CACHE = "kvCache"
     GPU = "gpu"
     BUILD = "build"
@@ -61,6 +63,10 @@ SPEC_CLASSES: Mapping[str, ChangeClass] = MappingProxyType(
         "quantization.kvCache": ChangeClass.KV_CACHE,
         "quantization.calibration": ChangeClass.WEIGHTS,
         "quantization.accuracy": ChangeClass.GATE,
+        "speculative.method": ChangeClass.SPECULATION,
+        "speculative.model.uri": ChangeClass.DRAFT,
+        "speculative.model.secretRef": ChangeClass.NONE,
+        "speculative.maxDraftLen": ChangeClass.SPECULATION,
         "lora.maxRank": ChangeClass.BUILD,
         "lora.targetModules": ChangeClass.BUILD,
         # Slots are made when the runtime starts; no engine is compiled for their number.
@@ -99,8 +105,9 @@ class UnclassifiedPathError(LookupError):
 class Effects:
     """What happens after a change: which artifacts are made anew, and what becomes of pods.
 
-    `candidate` means that one replica proves the result before others move to it; `roll` that the
-    serving pods are replaced within surge and unavailability.
+    `fetch` is of what the change names: the model, or what drafts for it. `candidate` means that
+    one replica proves the result before others move to it; `roll` that the serving pods are
+    replaced within surge and unavailability.
     """
 
     fetch: bool = False
@@ -119,7 +126,9 @@ _TABLE: Mapping[ChangeClass, Effects] = MappingProxyType(
         ChangeClass.STORAGE: _ALL,
         ChangeClass.WEIGHTS: _CHECKPOINT,
         ChangeClass.RUNTIME: _CHECKPOINT,
+        ChangeClass.DRAFT: _ALL,
         ChangeClass.SHAPE: _CHECKPOINT,
+        ChangeClass.SPECULATION: _CHECKPOINT,
         ChangeClass.KV_CACHE: _CHECKPOINT,
         ChangeClass.GPU: _ENGINE,
         ChangeClass.BUILD: _ENGINE,
@@ -129,9 +138,11 @@ _TABLE: Mapping[ChangeClass, Effects] = MappingProxyType(
         ChangeClass.NONE: Effects(),
     }
 )
-# Without an engine a checkpoint is one folder for every shape, and the KV cache's precision is a
-# start option: neither is split into the files.
-_NOT_IN_A_SHARED_CHECKPOINT = frozenset({ChangeClass.SHAPE, ChangeClass.KV_CACHE})
+# Without an engine a checkpoint is one folder for every shape, and the KV cache's precision and
+# speculation are start options: none of them is in the files.
+_NOT_IN_A_SHARED_CHECKPOINT = frozenset(
+    {ChangeClass.SHAPE, ChangeClass.KV_CACHE, ChangeClass.DRAFT, ChangeClass.SPECULATION}
+)
 
 
 def change_class(path: str) -> ChangeClass:
@@ -166,7 +177,7 @@ def effects(change: ChangeClass, backend: Backend | None, quantized: bool) -> Ef
         return row
     made = quantized and backend is not None
     checkpoint = row.checkpoint and made and change not in _NOT_IN_A_SHARED_CHECKPOINT
-    return Effects(row.fetch, checkpoint, engine=False, candidate=row.candidate, roll=row.roll)
+    return replace(row, checkpoint=checkpoint, engine=False)
 
 
 def hashed_spec(spec: LLMDeploymentSpec) -> dict[str, Any]:

@@ -74,10 +74,40 @@ _URI_FORMS = (
 )
 
 
+URI_LENGTH = 512
+URI_RULES: tuple[Rule, ...] = (
+    Rule(
+        f"self.uri.matches('{URI}')",
+        _URI_FORMS,
+        message_expression=f"'uri %s: {_URI_FORMS}'.format([self.uri])",
+        field_path=".uri",
+    ),
+    Rule(
+        "!self.uri.contains('..')",
+        "uri must not contain '..': a path stays inside its claim, bucket or repository",
+        field_path=".uri",
+    ),
+)
+
+
+def check_uri(uri: str) -> None:
+    """Do nothing if a uri has one of the known forms.
+
+    Raises:
+        ValueError: It has none, or leads out of its place.
+    """
+    if not re.fullmatch(URI[1:-1], uri):
+        raise ValueError(f"uri {uri}: {_URI_FORMS}")
+    if ".." in uri:
+        raise ValueError(
+            "uri must not contain '..': a path stays inside its claim, bucket or repository"
+        )
+
+
 class ModelSpec(Model):
     """Which model is served, and where its files come from."""
 
-    uri: Annotated[str, StringConstraints(min_length=1, max_length=512)] = Field(
+    uri: Annotated[str, StringConstraints(min_length=1, max_length=URI_LENGTH)] = Field(
         description="hf://org/name@revision, pvc://claim/path, s3://bucket/prefix or "
         "oci://registry/repository:tag. A name that moves, such as @main, is resolved once."
     )
@@ -95,28 +125,11 @@ class ModelSpec(Model):
     trust_remote_code: Bool = Field(
         default=False, description="Let the runtime execute code from the model's folder."
     )
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            f"self.uri.matches('{URI}')",
-            _URI_FORMS,
-            message_expression=f"'uri %s: {_URI_FORMS}'.format([self.uri])",
-            field_path=".uri",
-        ),
-        Rule(
-            "!self.uri.contains('..')",
-            "uri must not contain '..': a path stays inside its claim, bucket or repository",
-            field_path=".uri",
-        ),
-    )
+    rules: ClassVar[tuple[Rule, ...]] = URI_RULES
 
     @model_validator(mode="after")
     def _uri_has_a_known_form(self) -> ModelSpec:
-        if not re.fullmatch(URI[1:-1], self.uri):
-            raise ValueError(f"uri {self.uri}: {_URI_FORMS}")
-        if ".." in self.uri:
-            raise ValueError(
-                "uri must not contain '..': a path stays inside its claim, bucket or repository"
-            )
+        check_uri(self.uri)
         return self
 
 

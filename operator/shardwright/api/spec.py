@@ -48,6 +48,7 @@ from shardwright.api.serving import (
     Runtime,
     WeightPrecision,
 )
+from shardwright.api.speculative import SpeculationMethod, Speculative
 
 __all__ = [
     "Backend",
@@ -79,6 +80,8 @@ __all__ = [
     "Rollout",
     "Runtime",
     "SecretReference",
+    "SpeculationMethod",
+    "Speculative",
     "StagePlacement",
     "Storage",
     "Toleration",
@@ -93,6 +96,9 @@ class CommonSpec(Model):
     engine: EngineSpec = Field(default_factory=EngineSpec, description="The engine.")
     lora: LoRA | None = Field(
         default=None, description="Adapters of the model; left out, it takes none."
+    )
+    speculative: Speculative | None = Field(
+        default=None, description="Speculative decoding; left out, there is none."
     )
     replicas: Int = Field(default=1, ge=0, le=1024, description="Replicas; 0 frees every GPU.")
     placement: Placement = Field(default_factory=Placement, description="Where replicas may run.")

@@ -51,6 +51,9 @@ class StageMemory(StatusModel):
     lora_gib: float = Field(
         default=0.0, alias="loraGiB", description="Slots of adapters, loaded or not."
     )
+    draft_gib: float = Field(
+        default=0.0, alias="draftGiB", description="Weights of what drafts tokens."
+    )
     kv_cache_gib: float = Field(
         default=0.0, alias="kvCacheGiB", description="What is left; below 0 it does not fit."
     )

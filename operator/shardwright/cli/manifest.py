@@ -77,7 +77,7 @@ def read_manifest(text: str, source: str, *, everything_open: bool = False) -> M
     return Manifest(
         name=str(name or "unnamed"),
         uri=asked.model.uri,
-        engine=engine_settings(asked.engine, asked.lora),
+        engine=engine_settings(asked.engine, asked.lora, asked.speculative),
         workload=workload_of(asked),
         limits=limits_of(asked, replicas),
         replicas_left_out=left_out and not everything_open,

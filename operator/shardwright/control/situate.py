@@ -32,6 +32,7 @@ from shardwright.observe.world import (
     PodView,
     RevisionView,
 )
+from shardwright.plan.drafts import draft_claim
 from shardwright.plan.inventory import Product, products
 from shardwright.plan.resolve import source_claim
 from shardwright.plan.revisions import Revision, asked_digest, read
@@ -190,7 +191,7 @@ class Situator:
         """Claims by name: the spec's, its model's, and those of its revisions."""
         names = {revision.resolved.spec.storage.claim_name for revision in revisions}
         if spec is not None:
-            names |= {spec.storage.claim_name, source_claim(spec)}
+            names |= {spec.storage.claim_name, source_claim(spec), draft_claim(spec)}
         names.discard("")
         found = {name: self._store.claim(view.namespace, name) for name in sorted(names)}
         return {name: claim for name, claim in found.items() if claim is not None}
@@ -218,6 +219,9 @@ def _secrets_of(spec: CommonSpec | None) -> list[str]:
     names = [secret.name for secret in spec.pod.image_pull_secrets]
     if spec.model.secret_ref is not None:
         names.insert(0, spec.model.secret_ref.name)
+    drafts = spec.speculative.model if spec.speculative is not None else None
+    if drafts is not None and drafts.secret_ref is not None:
+        names.insert(0, drafts.secret_ref.name)
     return names
 
 

@@ -20,7 +20,7 @@ from shardwright.fetching.bucket import Bucket
 from shardwright.fetching.failures import FetchError, environment, permanent
 from shardwright.fetching.folders import Folders
 from shardwright.fetching.hub import Hub
-from shardwright.fetching.kinds import KINDS, Kind
+from shardwright.fetching.kinds import Kind, kind_of
 from shardwright.fetching.patience import Halt, Patience
 from shardwright.fetching.registry import Registry
 from shardwright.fetching.remote import Source
@@ -134,7 +134,7 @@ def _made(
     halt: Halt,
 ) -> tuple[Manifest, bool]:
     """The manifest of the artifact, and whether it was there already."""
-    kind = KINDS.get(request.step)
+    kind = kind_of(request)
     if kind is None:
         raise permanent(
             REASON_TOOL_FAILED,

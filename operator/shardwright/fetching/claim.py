@@ -13,14 +13,15 @@ from shardwright.fetching.weights import check_weights
 from shardwright.runner.contract import REASON_ACCESS_DENIED, REASON_MODEL_NOT_FOUND, ModelFacts
 
 
-def inspect(place: ClaimFolder, root: Path) -> ModelFacts:
-    """The facts of a model in place, after a look whether it is whole.
+def inspect(place: ClaimFolder, root: Path, *, heads: bool = False) -> ModelFacts | None:
+    """The facts of a model in place, after a look whether it is whole; None of heads.
 
     Of the weights only the headers are read: they tell a file that was cut off.
 
     Args:
         place: Claim and path, as the uri has it.
         root: Where the claim is mounted.
+        heads: A part of a model is asked for, which tells no facts.
 
     Raises:
         FetchError: There is no such folder, it cannot be read, or the model is not whole.
@@ -38,7 +39,7 @@ def inspect(place: ClaimFolder, root: Path) -> ModelFacts:
                 "the model there",
             )
         files = choose(_files(folder), where)
-        return check_weights(folder, [file.name for file in files], where)
+        return check_weights(folder, [file.name for file in files], where, heads=heads)
     except PermissionError as error:
         raise permanent(
             REASON_ACCESS_DENIED,

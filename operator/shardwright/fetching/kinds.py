@@ -1,4 +1,4 @@
-"""What is fetched: a whole model, or an adapter of one. They differ in files and facts only."""
+"""What is fetched: a model, heads or an adapter of one. They differ in files and facts only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from shardwright.fetching.remote import RemoteFile
 from shardwright.fetching.selection import choose
 from shardwright.fetching.uris import ClaimFolder
 from shardwright.fetching.weights import check_texts, check_weights
-from shardwright.runner.contract import STEP_ADAPTER, STEP_MODEL
+from shardwright.runner.contract import (
+    INPUT_PART,
+    PART_HEADS,
+    STEP_ADAPTER,
+    STEP_MODEL,
+    StepRequest,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +62,28 @@ KINDS: Mapping[str, Kind] = {
         lambda place, root: {"adapter": inspect_adapter(place, root)},
     ),
 }
+
+
+def _heads_texts(folder: Path, names: Collection[str], where: str) -> None:
+    check_texts(folder, names, where, heads=True)
+
+
+def _heads_facts(folder: Path, names: Sequence[str], where: str) -> dict[str, Any]:
+    check_weights(folder, names, where, heads=True)
+    return {}
+
+
+def _heads_in_place(place: ClaimFolder, root: Path) -> dict[str, Any]:
+    inspect(place, root, heads=True)
+    return {}
+
+
+# Heads lie where models do and are chosen like them; their config tells no model's facts.
+HEADS = Kind(STEP_MODEL, choose, _heads_texts, _heads_facts, _heads_in_place)
+
+
+def kind_of(request: StepRequest) -> Kind | None:
+    """What a request asks for; None for a step that fetches nothing."""
+    if request.step == STEP_MODEL and request.inputs.get(INPUT_PART) == PART_HEADS:
+        return HEADS
+    return KINDS.get(request.step)

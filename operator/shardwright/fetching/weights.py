@@ -23,20 +23,23 @@ from shardwright.runner.jsonfile import JsonFileError, read_object
 from shardwright.runner.steps.result import safetensors_problem
 
 
-def check_texts(folder: Path, names: Collection[str], where: str) -> None:
+def check_texts(folder: Path, names: Collection[str], where: str, *, heads: bool = False) -> None:
     """Do nothing if what has come so far promises a model; asked before any weights are fetched.
 
     Args:
         folder: Holds config.json and, if the model has one, the index of its shards.
         names: All files that the folder has or will have.
         where: The uri, for messages.
+        heads: A part of a model is asked for, whose config tells no facts of one.
 
     Raises:
         FetchError: The config tells no facts, or the index names shards that the source lacks.
         OSError: The storage failed.
     """
     try:
-        facts_of(read_object(folder / CONFIG, CONFIG_LIMIT_BYTES), {}, 0)
+        config = read_object(folder / CONFIG, CONFIG_LIMIT_BYTES)
+        if not heads:
+            facts_of(config, {}, 0)
         if INDEX not in names:
             return
         table = read_object(folder / INDEX, INDEX_LIMIT_BYTES).get("weight_map")
@@ -53,19 +56,23 @@ def check_texts(folder: Path, names: Collection[str], where: str) -> None:
         )
 
 
-def check_weights(folder: Path, names: Sequence[str], where: str) -> ModelFacts:
-    """The model's facts, if every weight file is whole.
+def check_weights(
+    folder: Path, names: Sequence[str], where: str, *, heads: bool = False
+) -> ModelFacts | None:
+    """The model's facts, if every weight file is whole; None of heads, which have none.
 
     Raises:
         FetchError: Something is missing, cut off, or makes no sense.
         OSError: The storage failed.
     """
-    check_texts(folder, names, where)
+    check_texts(folder, names, where, heads=heads)
     for name in names:
         if is_weight(name) and (problem := safetensors_problem(folder / name)):
             raise permanent(
                 REASON_MODEL_INCOMPLETE, f"{where}: {problem}; upload or copy that file again"
             )
+    if heads:
+        return None
     try:
         return model_facts(folder)
     except ModelFactsError as error:

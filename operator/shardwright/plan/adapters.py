@@ -14,11 +14,11 @@ from shardwright.plan.adapter_checks import other_name, refuse_adapter
 from shardwright.plan.adapter_states import Adapters, AdapterState, Found, number_of
 from shardwright.plan.attempts import Chain, Next, Shop
 from shardwright.plan.chain import judge_artifact
+from shardwright.plan.fetched import claim_of
 from shardwright.plan.resolve import (
     adapter_artifact,
     adapter_folder,
     adapter_key,
-    claim_of,
     source_claim,
 )
 from shardwright.plan.situation import Situation

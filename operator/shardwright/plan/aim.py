@@ -18,6 +18,8 @@ from shardwright.plan.attempts import Chain, Shop
 from shardwright.plan.baseline import gate_plan
 from shardwright.plan.checks import accept, possible
 from shardwright.plan.choice import Plan, kept, outlook, plan_for
+from shardwright.plan.draft_checks import refuse_draft
+from shardwright.plan.drafts import draft_artifact, draft_key, draft_uri, fetched
 from shardwright.plan.fleets import Fleets, fleets_of
 from shardwright.plan.given import given_room
 from shardwright.plan.inventory import products
@@ -68,7 +70,17 @@ def aim(situation: Situation, shop: Shop) -> Aim:
         artifact = model_artifact(spec, situation.settings, _pinned(situation, spec, claim))
         fetching = chains.judge_artifact(claim.uid, artifact, shop)
         return Aim(None, revisions, fetching=fetching, model=record)
-    filled = _filled(situation, spec, facts)
+    drafts = None
+    if draft_uri(spec):
+        drafts = situation.records.get((claim.uid, STEP_MODEL, draft_key(spec)))
+        if drafts is None or not fetched(drafts):
+            commit = _draft_pinned(situation, spec, claim)
+            artifact = draft_artifact(spec, situation.settings, commit)
+            fetching = chains.judge_artifact(claim.uid, artifact, shop)
+            return Aim(None, revisions, fetching=fetching, model=record)
+    filled = refuse_draft(spec, facts, drafts.facts if drafts else None) or _filled(
+        situation, spec, facts, drafts.facts if drafts else None
+    )
     if isinstance(filled, Refusal):
         return Aim(None, revisions, refusal=filled, model=record)
     whole, planned = filled
@@ -85,6 +97,7 @@ def aim(situation: Situation, shop: Shop) -> Aim:
         restarted_at=situation.deployment.restarted_at,
         previous=revisions[-1].resolved if revisions else None,
         planned=replace(planned, baseline=baseline),
+        drafts=drafts,
     )
     name = f"{situation.deployment.name}-{_wish(situation, claim.uid)}"
     number = revisions[-1].number + 1 if revisions else 1
@@ -99,7 +112,7 @@ def _facts(record: Record | None) -> ModelFacts | None:
 
 
 def _filled(
-    situation: Situation, spec: AskedSpec, facts: ModelFacts
+    situation: Situation, spec: AskedSpec, facts: ModelFacts, draft: ModelFacts | None
 ) -> tuple[LLMDeploymentSpec, Planned] | Refusal:
     """The spec with nothing open, and what is told of it; or why there is none."""
     engine = runtime(spec.engine.runtime)
@@ -110,9 +123,9 @@ def _filled(
         if refused is not None:
             return refused
         memory, domain = _gpus(situation, whole)
-        given = given_room(spec, whole, facts, memory, domain=domain)
+        given = given_room(spec, whole, facts, memory, domain=domain, draft=draft)
         return given if isinstance(given, Refusal) else (whole, given)
-    found = _plan(situation, spec, facts)
+    found = _plan(situation, spec, facts, draft)
     if isinstance(found, Refusal):
         return found
     planned = Planned(spec, found.chosen, found.room, found.reasons)
@@ -138,12 +151,14 @@ def _baseline(
     return gate_plan(spec, facts, situation.settings, memory, domain)
 
 
-def _plan(situation: Situation, spec: AskedSpec, facts: ModelFacts) -> Plan | Refusal:
+def _plan(
+    situation: Situation, spec: AskedSpec, facts: ModelFacts, draft: ModelFacts | None
+) -> Plan | Refusal:
     """What was chosen before for the same question, else what is chosen now."""
     revisions = situation.revisions
     before = kept(revisions[-1].resolved, spec) if revisions else None
     if before is None:
-        return plan_for(spec, facts, _fleets(situation, spec))
+        return plan_for(spec, facts, _fleets(situation, spec), draft)
     gone = possible(situation, asked_of(before.spec))
     if gone is None:
         return before
@@ -164,7 +179,9 @@ def _not_possible(
     gone: Refusal,
 ) -> Refusal:
     """A kept plan that this cluster cannot run any more, and what would be chosen in its place."""
-    now = outlook(resolved, facts, _fleets(situation, spec)).now if facts is not None else ""
+    draft = _draft_facts(situation, resolved)
+    fleets = _fleets(situation, spec)
+    now = outlook(resolved, facts, fleets, draft).now if facts is not None else ""
     instead = (
         f"now {now} would be chosen: change the spec (give parallelism and gpu, or another "
         "workload) to move to it"
@@ -207,7 +224,8 @@ def _again(situation: Situation, spec: AskedSpec, known: Revision, record: Recor
             refusal = _not_possible(situation, spec, known.resolved, facts, gone)
             return Aim(known, revisions, refusal=refusal, model=record)
         if facts is not None:
-            better = outlook(known.resolved, facts, _fleets(situation, spec)).better
+            draft = _draft_facts(situation, known.resolved)
+            better = outlook(known.resolved, facts, _fleets(situation, spec), draft).better
     newest = revisions[-1]
     if known.name == newest.name:
         return Aim(known, revisions, model=record, better=better)
@@ -229,3 +247,20 @@ def _pinned(situation: Situation, spec: AskedSpec, claim: ClaimView) -> str:
         if resolved.claim_uid == claim.uid and resolved.spec.model.uri == spec.model.uri:
             return resolved.commit
     return ""
+
+
+def _draft_pinned(situation: Situation, spec: AskedSpec, claim: ClaimView) -> str:
+    """The same of what drafts tokens."""
+    key = draft_key(spec)
+    for revision in reversed(situation.revisions):
+        draft = revision.resolved.draft
+        if draft is not None and draft.key == key and revision.resolved.claim_uid == claim.uid:
+            return draft.commit
+    return ""
+
+
+def _draft_facts(situation: Situation, resolved: Resolved) -> ModelFacts | None:
+    """Facts of what a revision drafts with."""
+    if resolved.draft is None:
+        return None
+    return _facts(situation.records.get((resolved.claim_uid, STEP_MODEL, resolved.draft.key)))

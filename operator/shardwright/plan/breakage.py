@@ -53,6 +53,7 @@ class Breakage:
     cause: str
     nodes: tuple[str, ...] = ()
     log_tail: str = ""
+    key: str = ""  # of the artifact that is to blame, where one is
 
 
 def deleted(pod: PodView) -> Breakage:
@@ -196,7 +197,7 @@ def _ended(pod: PodView) -> Breakage:
         rank = f" (rank {report.rank})" if report.rank >= 0 else ""
         cause = f"pod {pod.name}{rank} on {pod.node}: {report.reason}: {report.message}"
         if report.reason in ARTIFACT_FAULTS:
-            return Breakage(Fault.ARTIFACT, report.reason, cause, (), report.log_tail)
+            return Breakage(Fault.ARTIFACT, report.reason, cause, (), report.log_tail, report.key)
         if report.reason in NODE_FAULTS:
             return Breakage(Fault.NODE, report.reason, cause, nodes, report.log_tail)
         if report.outcome == PERMANENT:

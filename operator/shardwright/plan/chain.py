@@ -35,7 +35,7 @@ _UNDER_WAY = (Next.CREATE, Next.PLACE, Next.WAIT, Next.BACKOFF)
 
 
 def missing(resolved: Resolved, records: Records) -> tuple[Artifact, ...]:
-    """Artifacts to be made, in build order: the served one, what it lacks, and the model."""
+    """Artifacts to be made, in build order: the served one, what it lacks, and the models."""
     by_key = {artifact.key: artifact for artifact in resolved.artifacts}
     lacking: list[Artifact] = []
 
@@ -50,6 +50,8 @@ def missing(resolved: Resolved, records: Records) -> tuple[Artifact, ...]:
         lacking.append(artifact)
 
     need(resolved.model_key)
+    for key in resolved.also:
+        need(key)
     need(resolved.serve_key)
     return tuple(lacking)
 

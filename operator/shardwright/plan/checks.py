@@ -16,6 +16,7 @@ from shardwright.api.asked import MAX_TENSOR, AskedSpec
 from shardwright.api.spec import StagePlacement
 from shardwright.observe.nodes import node_pools
 from shardwright.observe.world import ClaimView, NodePool, NodeView, Sharing
+from shardwright.plan.drafts import draft_claim, draft_uri
 from shardwright.plan.inventory import (
     Product,
     explain_unknown_product,
@@ -144,15 +145,20 @@ def claim_exists(asked: Asked) -> Refusal | None:
 
 
 def source_exists(asked: Asked) -> Refusal | None:
-    """A pvc:// model's claim."""
-    name = source_claim(asked.spec)
-    if not name or name in asked.situation.claims:
-        return None
-    return Refusal(
-        "ClaimNotFound",
-        f"spec.model.uri {asked.spec.model.uri}: there is no PersistentVolumeClaim {name} in "
-        f"namespace {asked.situation.deployment.namespace}",
+    """The claims of a pvc:// model, and of a pvc:// draft."""
+    spec = asked.spec
+    named = (
+        ("model.uri", spec.model.uri, source_claim(spec)),
+        ("speculative.model.uri", draft_uri(spec), draft_claim(spec)),
     )
+    for field, uri, name in named:
+        if name and name not in asked.situation.claims:
+            return Refusal(
+                "ClaimNotFound",
+                f"spec.{field} {uri}: there is no PersistentVolumeClaim {name} in namespace "
+                f"{asked.situation.deployment.namespace}",
+            )
+    return None
 
 
 def storage_shared(asked: Asked) -> Refusal | None:
@@ -185,11 +191,12 @@ def secrets_exist(asked: Asked) -> Refusal | None:
     if not missing:
         return None
     spec = asked.spec
-    field = (
-        "spec.model.secretRef"
-        if spec.model.secret_ref is not None and spec.model.secret_ref.name == missing[0]
-        else "spec.pod.imagePullSecrets"
-    )
+    drafts = spec.speculative.model if spec.speculative is not None else None
+    field = "spec.pod.imagePullSecrets"
+    if spec.model.secret_ref is not None and spec.model.secret_ref.name == missing[0]:
+        field = "spec.model.secretRef"
+    elif drafts and drafts.secret_ref is not None and drafts.secret_ref.name == missing[0]:
+        field = "spec.speculative.model.secretRef"
     return Refusal(
         "SecretNotFound",
         f"{field}: there is no Secret {missing[0]} in namespace "

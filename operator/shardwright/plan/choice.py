@@ -62,8 +62,10 @@ class Plan:
     reasons: tuple[str, ...]
 
 
-def plan_for(asked: AskedSpec, facts: ModelFacts, fleets: Fleets) -> Plan | Refusal:
-    """Fill the open fields of a spec.
+def plan_for(
+    asked: AskedSpec, facts: ModelFacts, fleets: Fleets, draft: ModelFacts | None = None
+) -> Plan | Refusal:
+    """Fill the open fields of a spec; `draft` are the facts of the draft model that it names.
 
     Returns:
         The plan, or why there is none: with the nearest miss and its numbers.
@@ -75,13 +77,13 @@ def plan_for(asked: AskedSpec, facts: ModelFacts, fleets: Fleets) -> Plan | Refu
     free = fleets.free if fleets.free is not None else fleets.owned
     answer = waits = None
     for fleet, count in _tries(free, fleets, replicas):
-        answer = ask(asked, model, fleet, count)
+        answer = ask(asked, model, fleet, count, draft)
         if answer.best is not None:
             waits = fleet is not free or count is None
             break
     if answer is None or answer.best is None:
         return Refusal("NoPlanPossible", _no_plan(asked, answer, fleets.possible))
-    ideal = _ideal(asked, model, fleets, replicas)
+    ideal = _ideal(asked, model, fleets, replicas, draft)
     return _planned(
         asked,
         model,
@@ -106,10 +108,12 @@ def _tries(free: Fleet, fleets: Fleets, replicas: int) -> list[tuple[Fleet, int 
     ]
 
 
-def _ideal(asked: AskedSpec, model: Model, fleets: Fleets, replicas: int) -> Candidate | None:
+def _ideal(
+    asked: AskedSpec, model: Model, fleets: Fleets, replicas: int, draft: ModelFacts | None
+) -> Candidate | None:
     """What would be chosen were every GPU free."""
     for fleet, count in _tries(fleets.owned, fleets, replicas)[1:]:
-        if best := ask(asked, model, fleet, count).best:
+        if best := ask(asked, model, fleet, count, draft).best:
             return best
     return None
 
@@ -156,7 +160,9 @@ class Outlook:
     now: str = ""
 
 
-def outlook(resolved: Resolved, facts: ModelFacts, fleets: Fleets) -> Outlook:
+def outlook(
+    resolved: Resolved, facts: ModelFacts, fleets: Fleets, draft: ModelFacts | None = None
+) -> Outlook:
     """How a kept plan stands against the cluster as it is.
 
     A better plan is told only where the answer for all of the cluster's GPUs is another one than it
@@ -168,7 +174,7 @@ def outlook(resolved: Resolved, facts: ModelFacts, fleets: Fleets) -> Outlook:
     model = model_of(facts, asked.model.uri)
     if isinstance(model, Refusal):
         return Outlook()
-    best = _ideal(asked, model, fleets, chosen.replicas)
+    best = _ideal(asked, model, fleets, chosen.replicas, draft)
     now = headline(best) if best is not None else ""
     fresh = now not in ("", chosen.all_free, headline_of(resolved.spec))
     return Outlook(now if fresh else "", now)
@@ -195,13 +201,19 @@ def kept(previous: Resolved, asked: AskedSpec) -> Plan | None:
     return Plan(spec, previous.chosen, previous.room, previous.reasons)
 
 
-def ask(asked: AskedSpec, model: Model, fleet: Fleet, replicas: int | None) -> Answer:
+def ask(
+    asked: AskedSpec,
+    model: Model,
+    fleet: Fleet,
+    replicas: int | None,
+    draft: ModelFacts | None = None,
+) -> Answer:
     """What the planner says of a spec on a fleet; the same question is worked out once."""
     return _answer(
         model,
         fleet,
         workload_of(asked),
-        engine_settings(asked.engine, asked.lora),
+        engine_settings(asked.engine, asked.lora, asked.speculative, draft),
         limits_of(asked, replicas),
     )
 

@@ -39,6 +39,8 @@ from shardwright.observe.world import JobView, Record, RecordState
 from shardwright.plan.revisions import DATA_VERSION
 from shardwright.runner.contract import (
     FETCHED,
+    INPUT_PART,
+    PART_HEADS,
     PERMANENT,
     REASON_MANIFEST_MISSING,
     ROOT,
@@ -213,35 +215,48 @@ def _named_by_gate(gate: Any) -> set[str]:  # noqa: ANN401 - any JSON
 
 
 def named_by_spec(spec: Mapping[str, Any]) -> set[str]:
-    """Keys that a current spec names beside its revisions: those of its model and adapters.
+    """Keys that a current spec names beside its revisions: its model's, draft's and adapters'.
 
-    The inputs are those of `plan.resolve.model_inputs` and `plan.adapters.adapter_inputs`, which
-    tests hold together. The adapters that stand in a revision's data name nothing: they are those
-    of the day it was made.
+    The inputs are those of `plan.resolve.model_inputs`, `plan.drafts.draft_inputs` and
+    `plan.adapters.adapter_inputs`, which tests hold together. The adapters that stand in a
+    revision's data name nothing: they are those of the day it was made.
 
     Raises:
         UnreadableError: When it has no model, or adapters of another form.
     """
     try:
         adapters = [str(one["uri"]) for one in (spec.get("lora") or {}).get("adapters") or ()]
-        found = {artifact_key(STEP_ADAPTER, {"uri": uri}) for uri in adapters}
+        named = {artifact_key(STEP_ADAPTER, {"uri": uri}) for uri in adapters}
         for uri in adapters:
-            found |= _in_place(uri)
-        key = artifact_key(STEP_MODEL, {"uri": spec["model"]["uri"]})
-        return {key, *found, *_named_in_place(spec)}
+            named |= _in_place(uri)
+        named |= {artifact_key(STEP_MODEL, {"uri": spec["model"]["uri"]}), *_named_in_place(spec)}
+        uri = _draft_uri(spec)
     except (AttributeError, KeyError, TypeError) as error:
         raise UnreadableError(f"spec without {error}") from error
+    if uri:
+        # Whichever the method: as a model, and as heads.
+        named |= {
+            artifact_key(STEP_MODEL, {"uri": uri}),
+            artifact_key(STEP_MODEL, {"uri": uri, INPUT_PART: PART_HEADS}),
+        }
+    return named
 
 
 def _named_in_place(spec: Mapping[str, Any]) -> set[str]:
     """A pvc:// model may be an artifact of ours that somebody loads from where it lies."""
-    return _in_place(str(spec["model"]["uri"]))
+    return _in_place(str(spec["model"]["uri"])) | _in_place(_draft_uri(spec))
 
 
 def _in_place(uri: str) -> set[str]:
     parts = uri.removeprefix(_PVC).strip("/").split("/")
     own = uri.startswith(_PVC) and len(parts) > 3 and parts[1] == ROOT  # noqa: PLR2004
     return {parts[3]} if own else set()
+
+
+def _draft_uri(spec: Mapping[str, Any]) -> str:
+    """Uri of what drafts tokens, or an empty string."""
+    model = (spec.get("speculative") or {}).get("model") or {}
+    return str(model.get("uri") or "")
 
 
 def is_sweep(job: JobView) -> bool:

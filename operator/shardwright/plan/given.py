@@ -45,6 +45,7 @@ def given_room(
     gpu: DriverMemory,
     *,
     domain: int = 0,
+    draft: ModelFacts | None = None,
 ) -> Planned | Refusal:
     """The memory of a shape that the user gave, with a warning where it may not fit.
 
@@ -59,6 +60,7 @@ def given_room(
         gpu: Memory of one GPU as a process sees it, and whether that is certain.
         domain: GPUs of the largest NVLink domain, for the shape that is offered instead; 0 offers
             no larger tensor than the given one.
+        draft: Facts of the draft model that the spec names.
     """
     model = model_of(facts, spec.model.uri)
     if isinstance(model, Refusal):
@@ -67,7 +69,7 @@ def given_room(
     torn = block_refusal(model, precision_of(spec, model), shape)
     if torn is not None:
         return torn
-    plan = memory_plan(spec, model, gpu.total)
+    plan = memory_plan(spec, model, gpu.total, draft)
     too_heavy = _weights_exceed(spec, model, gpu)
     if too_heavy and not gpu.doubt:
         offer = _nearest(spec, facts, model, gpu, domain)
@@ -87,7 +89,7 @@ def does_not_fit(spec: LLMDeploymentSpec, plan: MemoryPlan) -> str:
     if plan.concurrency >= 1:
         return ""
     worst = min(plan.stages, key=lambda stage: stage.kv_pool)
-    used = worst.weights + worst.lora + worst.activation + worst.runtime
+    used = worst.weights + worst.lora + worst.draft + worst.activation + worst.runtime
     return (
         f"{_split(spec)}: stage {worst.stage} needs {used / GIB:.1f} GiB of a GPU's "
         f"{worst.total / GIB:.1f} GiB (weights {worst.weights / GIB:.1f}) before any KV cache, and "

@@ -8,7 +8,12 @@ from functools import lru_cache
 from shardwright.api.asked import AskedSpec
 from shardwright.api.lora import LoRA
 from shardwright.api.serving import EngineSpec, WeightPrecision
-from shardwright.api.spec import LLMDeploymentSpec, StagePlacement
+from shardwright.api.spec import (
+    LLMDeploymentSpec,
+    SpeculationMethod,
+    Speculative,
+    StagePlacement,
+)
 from shardwright.runner.config_keys import unpack_config
 from shardwright.runner.contract import ModelFacts
 from shardwright.runtimes.adapter_slots import slots_of
@@ -50,12 +55,19 @@ def _model(config: str, name: str, total: int) -> Model:
     return model_from_config(load_json(unpack_config(config)), name=name, index=index)
 
 
-def engine_settings(engine: EngineSpec, lora: LoRA | None = None) -> EngineSettings:
+def engine_settings(
+    engine: EngineSpec,
+    lora: LoRA | None = None,
+    speculative: Speculative | None = None,
+    draft: ModelFacts | None = None,
+) -> EngineSettings:
     """The part of an engine that decides memory, and what its build takes.
 
     Args:
         engine: The spec's.
         lora: The spec's: its slots are taken whether adapters are loaded or not.
+        speculative: The spec's.
+        draft: Facts of the draft model that it names, where they are known.
     """
     limits = engine.limits
     slots = slots_of(engine.runtime.value, lora) if lora is not None else None
@@ -70,8 +82,18 @@ def engine_settings(engine: EngineSpec, lora: LoRA | None = None) -> EngineSetti
         lora_slots=slots.count if slots is not None else 0,
         lora_rank=slots.rank if slots is not None else 0,
         lora_modules=slots.hf_modules if slots is not None else (),
+        own_draft=speculative is not None and speculative.method is SpeculationMethod.MTP,
+        draft=_draft(speculative, draft),
         build_workers=engine.build.workers,
     )
+
+
+def _draft(speculative: Speculative | None, facts: ModelFacts | None) -> Model | None:
+    """The draft's geometry; None where there is none, or nothing is known of it."""
+    if speculative is None or speculative.model is None or facts is None:
+        return None
+    found = model_of(facts, speculative.model.uri)
+    return None if isinstance(found, Refusal) else found
 
 
 def limits_of(asked: AskedSpec, replicas: int | None) -> Limits:
@@ -120,7 +142,8 @@ def _question(asked: AskedSpec) -> tuple[object, ...]:
         asked.model.uri,
         asked.model.dtype,
         # How an engine is built decides no shape.
-        replace(engine_settings(asked.engine, asked.lora), build_workers=1),
+        replace(engine_settings(asked.engine, asked.lora, asked.speculative), build_workers=1),
+        asked.speculative.model.uri if asked.speculative and asked.speculative.model else "",
         limits_of(asked, None),
         workload_of(asked),
         dict(placement.node_selector),

@@ -17,7 +17,7 @@ from shardwright.plan.revisions import Revision
 from shardwright.plan.rollout import Verdict
 from shardwright.plan.situation import Intent, Situation, WriteRecord
 from shardwright.resolved import Artifact, Gate, Resolved
-from shardwright.runner.contract import STEP_PROOF
+from shardwright.runner.contract import STEP_MODEL, STEP_PROOF
 
 
 def begun(situation: Situation, artifact: Artifact, claim: ClaimView) -> list[Intent]:
@@ -55,7 +55,14 @@ def records_of_verdict(
         intents.extend(_write(situation, failed))
     if verdict.bad_artifact is not None and verdict.bad_revision in revisions:
         resolved = revisions[verdict.bad_revision].resolved
-        known = situation.records.get((resolved.claim_uid, resolved.serve_step, resolved.serve_key))
+        named = verdict.bad_artifact.key
+        # What is loaded beside the served artifact is told apart by its key; it was fetched.
+        bad = (
+            (STEP_MODEL, named)
+            if named in resolved.also
+            else (resolved.serve_step, resolved.serve_key)
+        )
+        known = situation.records.get((resolved.claim_uid, *bad))
         if known is not None and known.state is RecordState.READY:
             intents.extend(
                 _write(situation, _trashed(known, verdict.bad_artifact.cause, situation.now))

@@ -167,6 +167,7 @@ def _stage(stage: StageRoom) -> StageMemory:
         activation_gib=_gib(stage.activation),
         runtime_gib=_gib(stage.runtime),
         lora_gib=_gib(stage.lora),
+        draft_gib=_gib(stage.draft),
         kv_cache_gib=_gib(stage.kv_cache),
         kv_tokens=max(0, stage.kv_tokens),
     )

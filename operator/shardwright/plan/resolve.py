@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from shardwright.api.asked import AskedSpec
 from shardwright.api.settings import Settings
 from shardwright.api.spec import CommonSpec, LLMDeploymentSpec
-from shardwright.observe.quantity import to_millis, to_whole
-from shardwright.observe.world import ClaimView, Record, Resources
+from shardwright.observe.world import ClaimView, Record
+from shardwright.plan.drafts import draft_artifact, draft_of
+from shardwright.plan.fetched import claim_of, fetch_artifact, folder_of
 from shardwright.plan.gate import proof_inputs as gate_inputs
 from shardwright.resolved import Artifact, Chosen, Gate, Resolved, Room
 from shardwright.runner.contract import (
@@ -21,17 +22,13 @@ from shardwright.runner.contract import (
     STEP_ADAPTER,
     STEP_MODEL,
     STEP_PROOF,
-    STORE,
     ModelFacts,
-    artifact_folder,
     artifact_key,
 )
 from shardwright.runtimes import evaluation
 from shardwright.runtimes.base import EngineRuntime, ModelSource
 from shardwright.runtimes.evaluation import Baseline
 from shardwright.runtimes.tensorrt_steps import CALIBRATION_DATASETS
-
-PVC = "pvc://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,83 +62,30 @@ def adapter_key(uri: str) -> str:
     return artifact_key(STEP_ADAPTER, adapter_inputs(uri))
 
 
-def claim_of(uri: str) -> str:
-    """The claim that a pvc:// uri names, or an empty string."""
-    return uri[len(PVC) :].split("/", 1)[0] if uri.startswith(PVC) else ""
-
-
 def source_claim(spec: CommonSpec) -> str:
     """The claim that a pvc:// model lives on, or an empty string."""
     return claim_of(spec.model.uri)
 
 
 def model_folder(spec: CommonSpec) -> str:
-    """Where pods find the model's files.
-
-    A pvc:// model is used in place; everything else was fetched into the store.
-    """
-    in_place = _folder_in_place(spec.model.uri, spec)
-    return in_place or f"{STORE}/{artifact_folder(STEP_MODEL, model_key(spec))}"
+    """Where pods find the model's files."""
+    return folder_of(spec.model.uri, model_key(spec), spec.storage.claim_name, SOURCE)
 
 
 def adapter_folder(uri: str, spec: CommonSpec) -> str:
     """Where pods find an adapter's files, as `model_folder` does a model's."""
-    in_place = _folder_in_place(uri, spec)
-    return in_place or f"{STORE}/{artifact_folder(STEP_ADAPTER, adapter_key(uri))}"
-
-
-def _folder_in_place(uri: str, spec: CommonSpec) -> str:
-    claim = claim_of(uri)
-    if not claim:
-        return ""
-    path = uri[len(PVC) :].split("/", 1)[1].strip("/")
-    root = STORE if claim == spec.storage.claim_name else SOURCE
-    return f"{root}/{path}"
-
-
-def pinned_uri(uri: str, commit: str) -> str:
-    """The uri with its moving name replaced by the commit that was resolved once."""
-    if commit and uri.startswith("hf://"):
-        return f"{uri.split('@', 1)[0]}@{commit}"
-    if commit.startswith("sha256:") and uri.startswith("oci://"):
-        # a colon before the last slash belongs to the registry's port
-        registry, _, name = uri.partition("@")[0].rpartition("/")
-        return f"{registry}/{name.split(':', 1)[0]}@{commit}"
-    return uri
+    claim, key = spec.storage.claim_name, adapter_key(uri)
+    return folder_of(uri, key, claim, SOURCE, step=STEP_ADAPTER)
 
 
 def model_artifact(spec: CommonSpec, settings: Settings, commit: str = "") -> Artifact:
     """The fetch of the model."""
-    uri = pinned_uri(spec.model.uri, commit)
-    return _fetched(STEP_MODEL, model_key(spec), model_inputs(spec), uri, settings)
+    return fetch_artifact(spec.model.uri, model_inputs(spec), settings, commit)
 
 
 def adapter_artifact(uri: str, settings: Settings) -> Artifact:
     """The fetch of an adapter."""
-    return _fetched(STEP_ADAPTER, adapter_key(uri), adapter_inputs(uri), uri, settings)
-
-
-def _fetched(
-    step: str, key: str, inputs: dict[str, object], uri: str, settings: Settings
-) -> Artifact:
-    """A fetch: it runs in the operator's own image and takes no GPU."""
-    return Artifact(
-        step=step,
-        key=key,
-        inputs=inputs,
-        source_key=uri,
-        image=settings.operator_image,
-        commands=(),
-        expected_files=(),
-        gpus=0,
-        product="",
-        resources=Resources(
-            cpu_millis=to_millis(settings.fetch_resources.cpu),
-            memory_bytes=to_whole(settings.fetch_resources.memory),
-            ephemeral_bytes=to_whole(settings.fetch_resources.ephemeral_storage),
-            pods=1,
-        ),
-    )
+    return fetch_artifact(uri, adapter_inputs(uri), settings, "", step=STEP_ADAPTER)
 
 
 def image_of(
@@ -181,17 +125,26 @@ def resolve(
     restarted_at: str,
     previous: Resolved | None,
     planned: Planned = Planned(),
+    drafts: Record | None = None,
 ) -> Resolved:
     """Everything that is not in the spec, worked out once and then kept.
 
-    `planned` is what the planner said of the spec, its user's own words included.
+    `planned` is what the planner said of the spec, its user's own words included; `drafts` the
+    record of what drafts tokens, where the spec names such a model.
     """
     image = image_of(spec, runtime, settings, previous)
     commit = commit_of(spec, record, previous)
-    model = ModelSource(key=model_key(spec), commit=commit, folder=model_folder(spec), facts=facts)
+    draft = draft_of(spec, drafts, previous) if drafts is not None else None
+    model = ModelSource(
+        key=model_key(spec), commit=commit, folder=model_folder(spec), facts=facts, draft=draft
+    )
     chain = runtime.chain(spec, model, image, settings)
-    artifacts = (model_artifact(spec, settings, commit), *chain)
-    served = artifacts[-1]
+    fetched = model_artifact(spec, settings, commit)
+    # A model may well draft for itself, in another precision: one fetch then.
+    apart = draft is not None and draft.key != fetched.key
+    beside = (draft_artifact(spec, settings, draft.commit),) if draft and apart else ()
+    artifacts = (fetched, *beside, *chain)
+    served = chain[-1] if chain else fetched
     proof = dict(runtime.proof_inputs(spec, model, image, served.key))
     same_fabric = (
         previous is not None and previous.spec.pod.fabric_profile == spec.pod.fabric_profile
@@ -223,6 +176,7 @@ def resolve(
         asked=planned.asked,
         chosen=planned.chosen,
         room=planned.room,
+        draft=draft,
     )
     return gated(resolved, model, settings, previous, planned.baseline)
 

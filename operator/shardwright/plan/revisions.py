@@ -18,7 +18,7 @@ from shardwright.api.changes import hashed_spec, hashed_wish
 from shardwright.api.settings import FabricProfile
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.observe.world import Record, RecordState, Resources, RevisionView
-from shardwright.resolved import Artifact, Chosen, Gate, Resolved, Room, Score, StageRoom
+from shardwright.resolved import Artifact, Chosen, Draft, Gate, Resolved, Room, Score, StageRoom
 from shardwright.runner.contract import STEP_PROOF, Command, ModelFacts, canonical
 
 DATA_VERSION = 1
@@ -96,6 +96,7 @@ def dump(resolved: Resolved) -> dict[str, Any]:
         "restartedAt": resolved.restarted_at,
         "reasons": list(resolved.reasons),
         **_planned(resolved),
+        **({"draft": asdict(resolved.draft)} if resolved.draft is not None else {}),
     }
 
 
@@ -113,11 +114,12 @@ def _planned(resolved: Resolved) -> dict[str, Any]:
 
 
 def _written(room: Room) -> dict[str, Any]:
-    """A memory plan; what a model without adapters has none of is left out."""
+    """A memory plan; what a model without adapters or a draft has none of is left out."""
     data = asdict(room)
     for stage in data["stages"]:
-        if not stage["lora"]:
-            del stage["lora"]
+        for part in ("lora", "draft"):
+            if not stage[part]:
+                del stage[part]
     return data
 
 
@@ -152,6 +154,7 @@ def load(data: Mapping[str, Any]) -> Resolved:
         chosen=Chosen(**data["chosen"]) if "chosen" in data else None,
         room=_room(data["room"]) if "room" in data else None,
         gate=_gate(data["gate"]) if "gate" in data else None,
+        draft=Draft(**data["draft"]) if "draft" in data else None,
     )
 
 

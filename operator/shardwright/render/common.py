@@ -8,9 +8,9 @@ from typing import Any
 
 from shardwright.api.names import API_VERSION, GPU_RESOURCE, KIND, LABEL_MANAGED_BY, MANAGED_BY
 from shardwright.api.spec import CommonSpec, Toleration
-from shardwright.plan.resolve import source_claim
 from shardwright.runner.contract import (
     ADAPTERS_DIR,
+    DRAFT_SOURCE,
     ENV_NODE_NAME,
     ENV_POD_NAME,
     ENV_POD_UID,
@@ -166,16 +166,16 @@ def volumes(
     shm: str,
     scratch: str,
     runner: str,
-    source: bool,
+    source: str,
+    draft: str = "",
     token: str = "",
     adapters: str = "",
 ) -> list[Manifest]:
     """Volumes of a pod.
 
-    `shm` and `scratch` are quantities, `runner` and `adapters` ConfigMaps, `token` a Secret; empty
-    is none.
+    `shm` and `scratch` are quantities, `runner` and `adapters` ConfigMaps, `token` a Secret,
+    `source` and `draft` the claims that the model and the draft lie on; empty is none.
     """
-    other = source_claim(spec) if source else ""
     found: list[Manifest] = [
         {"name": "store", "persistentVolumeClaim": {"claimName": spec.storage.claim_name}},
         {"name": "scratch", "emptyDir": {"sizeLimit": scratch}},
@@ -183,9 +183,10 @@ def volumes(
     if shm:
         # Memory, counted in the container's limit; new with every pod.
         found.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": shm}})
-    if other and other != spec.storage.claim_name:
-        claim = {"claimName": other, "readOnly": True}
-        found.append({"name": "source", "persistentVolumeClaim": claim})
+    for name, claim in (("source", source), ("draft", draft if draft != source else "")):
+        if claim and claim != spec.storage.claim_name:
+            volume = {"claimName": claim, "readOnly": True}
+            found.append({"name": name, "persistentVolumeClaim": volume})
     if runner:
         found.append({"name": "runner", "configMap": {"name": runner}})
     if token:
@@ -205,6 +206,7 @@ def mounts(found: list[Manifest], *, store_read_only: bool) -> list[Manifest]:
         "scratch": (SCRATCH, False),
         "shm": ("/dev/shm", False),  # noqa: S108 - a volume's mount point, not a temporary file
         "source": (SOURCE, True),
+        "draft": (DRAFT_SOURCE, True),
         "runner": (RUNNER_DIR, True),
         "token": (TOKEN_DIR, True),
         "adapters": (ADAPTERS_DIR, True),

@@ -8,7 +8,9 @@ from shardwright.api import names
 from shardwright.api.settings import Settings
 from shardwright.api.spec import CommonSpec, SecretReference
 from shardwright.observe.world import ClaimView, Resources
-from shardwright.plan.resolve import adapter_key, claim_of, model_folder, source_claim
+from shardwright.plan.drafts import draft_claim, draft_key
+from shardwright.plan.fetched import claim_of
+from shardwright.plan.resolve import adapter_key, model_folder, model_key, source_claim
 from shardwright.render import common
 from shardwright.render.common import Manifest, Owner
 from shardwright.render.names import job_name
@@ -18,7 +20,6 @@ from shardwright.runner.contract import (
     STEP_ADAPTER,
     STEP_CHECKPOINT,
     STEP_ENGINE,
-    STEP_MODEL,
     STEP_SCORE,
     STORE,
     StepRequest,
@@ -87,13 +88,18 @@ def step_job(
         leader: DNS name of the replica that a score asks.
     """
     fetch = artifact.step in FETCHED
+    # An engine is built from the checkpoint alone; these two read the models themselves.
+    reads = artifact.step in (STEP_CHECKPOINT, STEP_SCORE)
     marks = labels_of(artifact, attempt, claim.uid, source_attempt)
+    of_model = source_claim(spec) if reads else ""
     placed = common.volumes(
         spec,
         shm="" if fetch else SHM,
         scratch=byte_quantity(artifact.resources.ephemeral_bytes),
         runner="" if fetch else runner_config_map,
-        source=_needs_source(artifact, spec),
+        # A fetch looks at the claim that its own uri names.
+        source=claim_of(artifact.source_key) if fetch else of_model,
+        draft=draft_claim(spec) if reads else "",
     )
     asked = quantities(artifact.resources)
     container: Manifest = {
@@ -148,22 +154,15 @@ def step_job(
 
 
 def _secret(artifact: Artifact, spec: CommonSpec) -> SecretReference | None:
-    """Credentials of a fetch: an adapter has its own, or none."""
-    if artifact.step != STEP_ADAPTER:
-        return spec.model.secret_ref
-    adapters = spec.lora.adapters if spec.lora is not None else []
-    asked = [one.secret_ref for one in adapters if adapter_key(one.uri) == artifact.key]
-    return next((reference for reference in asked if reference is not None), None)
-
-
-def _needs_source(artifact: Artifact, spec: CommonSpec) -> bool:
-    """Whether the step reads from the claim of a pvc:// model that is not the store.
-
-    An adapter may lie on that claim too, or on the store.
-    """
+    """Credentials of a fetch: an adapter has its own or none, and so has what drafts tokens."""
     if artifact.step == STEP_ADAPTER:
-        return claim_of(artifact.source_key) == source_claim(spec)
-    return artifact.step in (STEP_MODEL, STEP_CHECKPOINT, STEP_SCORE)
+        adapters = spec.lora.adapters if spec.lora is not None else []
+        asked = [one.secret_ref for one in adapters if adapter_key(one.uri) == artifact.key]
+        return next((reference for reference in asked if reference is not None), None)
+    if artifact.key == draft_key(spec) != model_key(spec):
+        drafts = spec.speculative.model if spec.speculative is not None else None
+        return drafts.secret_ref if drafts is not None else None
+    return spec.model.secret_ref
 
 
 def labels_of(

@@ -7,7 +7,8 @@ from typing import Any
 
 from shardwright.api import names
 from shardwright.api.spec import StagePlacement
-from shardwright.plan.resolve import model_folder
+from shardwright.plan.drafts import draft_claim
+from shardwright.plan.resolve import model_folder, source_claim
 from shardwright.render import common
 from shardwright.render.common import Manifest, Owner
 from shardwright.render.names import (
@@ -22,6 +23,7 @@ from shardwright.runner.contract import (
     LIVE_PATH,
     STEP_MODEL,
     STORE,
+    Also,
     ServeRequest,
     artifact_folder,
     encode,
@@ -113,7 +115,17 @@ def serve_request(resolved: Resolved, identity: GroupIdentity, stage: int) -> Se
         # Only the leader has a server to ask.
         metrics=pages_of(resolved) if stage == 0 else (),
         adapters=engine.adapters(resolved) if stage == 0 else None,
+        also=_also(resolved),
     )
+
+
+def _also(resolved: Resolved) -> tuple[Also, ...]:
+    """What is loaded beside the served artifact: what drafts tokens for it."""
+    draft = resolved.draft
+    if draft is None:
+        return ()
+    made = next(one for one in resolved.artifacts if one.key == draft.key)
+    return (Also(step=made.step, key=draft.key, artifact=draft.folder, inputs=dict(made.inputs)),)
 
 
 def _served(resolved: Resolved) -> Artifact:
@@ -133,7 +145,8 @@ def _stage_pod(
         shm=str(spec.pod.shm_size),
         scratch=str(spec.pod.resources.ephemeral_storage),
         runner=runner_config_map,
-        source=True,
+        source=source_claim(spec),
+        draft=draft_claim(spec),
         token=_token(resolved, identity),
         adapters=_adapters(resolved, identity, stage),
     )

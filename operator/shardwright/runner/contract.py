@@ -24,6 +24,7 @@ READABLE_VERSIONS = (1,)
 # Mount points and folders. `STORE` is where spec.storage.claimName is mounted in every pod.
 STORE = "/shardwright/store"
 SOURCE = "/shardwright/source"  # a pvc:// model on another claim, read-only
+DRAFT_SOURCE = "/shardwright/draft"  # a pvc:// draft on a third claim, read-only
 RUNNER_DIR = "/shardwright/runner"
 RUNNER_FILE = "shardwright-runner.pyz"
 SCRATCH = "/shardwright/scratch"
@@ -103,6 +104,10 @@ STEP_SCORE = "score"
 STEPS = (STEP_MODEL, STEP_CHECKPOINT, STEP_ENGINE, STEP_ADAPTER)
 # Made by the fetcher in the operator's own image, from files that somebody else keeps.
 FETCHED = (STEP_MODEL, STEP_ADAPTER)
+
+# An input of a fetch: only a part of a model is asked for, which tells no facts of its own.
+INPUT_PART = "part"
+PART_HEADS = "heads"
 
 # What a sweep's pod does with an artifact's folder. SWEEP is the role of these pods, the action
 # their step.
@@ -375,6 +380,19 @@ class AdapterServing:
 
 
 @dataclass(frozen=True)
+class Also:
+    """An artifact that is loaded beside the served one, to be checked like it before that.
+
+    `artifact` is its folder, `key` what its manifest must say, made from `inputs`.
+    """
+
+    step: str
+    key: str
+    artifact: str
+    inputs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class ServeRequest:
     """What a serving pod is asked to do: check the artifact, meet its peers, start its ranks.
 
@@ -418,6 +436,7 @@ class ServeRequest:
     revision: str = ""
     metrics: tuple[Page, ...] = ()
     adapters: AdapterServing | None = None
+    also: tuple[Also, ...] = ()
     contract: int = CONTRACT_VERSION
 
     @property
@@ -763,6 +782,8 @@ def _shaped(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
     elif shaped.get("adapters") is not None:
         raw = shaped["adapters"]
         shaped["adapters"] = AdapterServing(**{**raw, "modules": tuple(raw["modules"])})
+    if "also" in shaped:
+        shaped["also"] = tuple(Also(**item) for item in shaped["also"])
     if shaped.get("prepared") is not None:
         shaped["prepared"] = _prepared(shaped["prepared"])
     return shaped

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from shardwright.api.settings import Settings
 from shardwright.api.spec import LLMDeploymentSpec
-from shardwright.resolved import Artifact, Resolved
+from shardwright.resolved import Artifact, Draft, Resolved
 from shardwright.runner.contract import AdapterServing, Command, ModelFacts
 
 
@@ -31,13 +31,15 @@ class Refusal:
 class ModelSource:
     """The fetched model that a chain starts from.
 
-    `folder` is where a pod finds its files (absolute, inside the pod).
+    `folder` is where a pod finds its files (absolute, inside the pod). `draft` is what drafts
+    tokens for it, where that has files of its own.
     """
 
     key: str
     commit: str
     folder: str
     facts: ModelFacts
+    draft: Draft | None = None
 
 
 @dataclass(frozen=True, slots=True)

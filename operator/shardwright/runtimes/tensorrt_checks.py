@@ -23,6 +23,7 @@ from shardwright.runtimes import (
     tensorrt_experts,
     tensorrt_lora,
     tensorrt_precision,
+    tensorrt_speculative,
     tensorrt_versions,
 )
 from shardwright.runtimes.base import Refusal
@@ -216,6 +217,11 @@ def experts_not_in_quantizer(asked: Asked) -> Refusal | None:
     return tensorrt_experts.experts_not_in_quantizer(asked.spec)
 
 
+def speculation_not_supported(asked: Asked) -> Refusal | None:
+    """A method of speculation that backend or precision do not go with."""
+    return tensorrt_speculative.refuse_spec(asked.spec)
+
+
 def reserved_config(asked: Asked) -> Refusal | None:
     """A configuration key that the operator sets from another field."""
     return tensorrt_config.reserved_config(asked.spec)
@@ -256,6 +262,7 @@ SPEC_CHECKS: tuple[Check, ...] = (
     not_a_gptq_name,
     attention_by_data_not_on_backend,
     experts_not_in_quantizer,
+    speculation_not_supported,
     reserved_config,
     owned_by_lora,
     unknown_config,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from shardwright.api.spec import Backend, LLMDeploymentSpec, WeightPrecision
 from shardwright.runner.contract import ModelFacts
+from shardwright.runtimes import tensorrt_speculative
 from shardwright.runtimes.base import Refusal
 from shardwright.runtimes.experts import MODEL_CHECKS as EXPERT_CHECKS
 from shardwright.runtimes.tensorrt_experts import attention_not_in_all_ranks
@@ -110,6 +111,11 @@ def converter_missing(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | N
     )
 
 
+def heads_converter_missing(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+    """Heads of a family that no converter puts together with its model."""
+    return tensorrt_speculative.refuse_model(spec, facts)
+
+
 def remote_code_not_trusted(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
     """A model with code of its own, in a step whose tool executes it without being asked.
 
@@ -134,6 +140,7 @@ MODEL_CHECKS: tuple[ModelCheck, ...] = (
     sequence_too_long,
     gptq_checkpoint_required,
     model_already_quantized,
+    heads_converter_missing,
     converter_missing,
     remote_code_not_trusted,
 )

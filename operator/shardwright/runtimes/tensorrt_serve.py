@@ -9,7 +9,7 @@ from shardwright.api.names import PORT_HTTP, PORT_RUNNER
 from shardwright.api.spec import Backend, DType, KVPrecision, LLMDeploymentSpec, WeightPrecision
 from shardwright.resolved import Resolved
 from shardwright.runner.contract import READY_PATH, SERVE_CONFIG, Command, served_model
-from shardwright.runtimes import tensorrt_lora
+from shardwright.runtimes import speculative, tensorrt_lora, tensorrt_speculative
 from shardwright.runtimes.base import ModelSource, Probe
 from shardwright.runtimes.tensorrt_config import KV_CACHE
 from shardwright.runtimes.tensorrt_experts import expert_options
@@ -56,6 +56,7 @@ def proof_inputs(
         "weights": weights.value if weights is not WeightPrecision.NONE else None,
         "kvCache": kv_cache.value if kv_cache is not KVPrecision.NONE else None,
         **(started_with if spec.engine.backend is Backend.PYTORCH else {}),
+        **speculative.proof_inputs(spec, model),
     }
     return {name: value for name, value in inputs.items() if value is not None}
 
@@ -120,7 +121,8 @@ def serve_config(resolved: Resolved) -> dict[str, Any]:
     own = dict(spec.engine.config)
     kv_cache.update(own.pop(KV_CACHE, None) or {})
     adapters = tensorrt_lora.serve_keys(spec, resolved.facts)
-    return {**config, **own, **adapters, KV_CACHE: kv_cache}
+    drafted = tensorrt_speculative.serve_keys(spec, resolved.draft)
+    return {**config, **own, **adapters, **drafted, KV_CACHE: kv_cache}
 
 
 def readiness(resolved: Resolved) -> Probe:  # noqa: ARG001

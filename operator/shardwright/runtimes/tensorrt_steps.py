@@ -27,7 +27,7 @@ from shardwright.runner.contract import (
     checkpoint_files,
     engine_files,
 )
-from shardwright.runtimes import tensorrt_lora
+from shardwright.runtimes import tensorrt_lora, tensorrt_speculative
 from shardwright.runtimes.base import ModelSource
 from shardwright.runtimes.tensorrt_experts import convert_flags
 from shardwright.runtimes.tensorrt_precision import (
@@ -150,6 +150,7 @@ def _checkpoint(
         "weights": weights.value if weights is not WeightPrecision.NONE else None,
         "calibration": _calibration(spec) if quantized else None,
         **(split if compiled else {}),
+        **tensorrt_speculative.checkpoint_inputs(spec, model),
     }
     gpus = _quantize_gpus(model.facts, spec.gpu.product) if quantized else 0
     return Artifact(
@@ -207,10 +208,13 @@ def _quantize(spec: LLMDeploymentSpec, model: ModelSource) -> Command:
         argv += ["--calib_max_seq_length", str(data.max_seq_len)]
         if spec.quantization.weights in GROUPED:
             argv += ["--awq_block_size", str(data.group_size)]
+    argv += tensorrt_speculative.quantize_flags(spec, model.draft)
     return Command(tool="quantize", argv=tuple(argv))
 
 
 def _convert(spec: LLMDeploymentSpec, model: ModelSource) -> Command:
+    if tensorrt_speculative.compiled_heads(spec):
+        return tensorrt_speculative.convert(spec, model)
     family = CONVERTERS[model.facts.model_type]
     argv = [
         *("python3", f"{EXAMPLES}/models/core/{family}/convert_checkpoint.py"),
@@ -253,6 +257,7 @@ def _engine(
         "plugins": {"gemm": build.plugins.gemm, "pagedContextFMHA": paged},
         "workers": build.workers,
         **tensorrt_lora.engine_inputs(spec),
+        **tensorrt_speculative.engine_inputs(spec),
     }
     argv = (
         "trtllm-build",
@@ -266,6 +271,7 @@ def _engine(
         *("--use_paged_context_fmha", "enable" if paged else "disable"),
         *("--workers", str(build.workers)),
         *tensorrt_lora.build_flags(spec),
+        *tensorrt_speculative.build_flags(spec),
         # Its default is a file in the working directory, which may be read-only.
         *("--output_timing_cache", "{scratch}/model.cache"),
     )

@@ -54,13 +54,15 @@ def plan_memory(
         engine: The runtime and its limits.
         gpu: The GPU as its driver reports it; all of a replica are alike.
         kv_pool: Replaces the pool that is worked out: one value for every stage, or one a stage.
-        draft: A model of its own that drafts tokens, on the GPUs of the last stage.
+        draft: A model of its own that drafts tokens, on the GPUs of the last stage; None takes the
+            engine's.
 
     Raises:
         ValueError: The shape cannot be counted (more stages than layers, groups that do not divide
             the ranks), no row of constants is for the runtime, or `kv_pool` has another length.
     """
     _check(model, shape, kv_pool)
+    draft = draft or engine.draft
     constants, _ = constants_of(engine)
     ratio = _ratio(model, precision, gpu.product)
     remainder = constants.remainder

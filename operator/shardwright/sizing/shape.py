@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwright.api.serving import KVPrecision, WeightPrecision
+from shardwright.sizing.model import Model
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,6 +58,7 @@ class EngineSettings:
         lora_modules: Projections that adapters may change, by transformers' names; empty is all.
         own_draft: Whether the multi-token-prediction layers that the checkpoint brings are loaded
             to draft tokens.
+        draft: A model of its own that drafts tokens, on the GPUs of the last stage.
         build_workers: Ranks that an engine's build works on at the same time, each on a GPU.
     """
 
@@ -71,6 +73,7 @@ class EngineSettings:
     lora_rank: int = 0
     lora_modules: tuple[str, ...] = ()
     own_draft: bool = False
+    draft: Model | None = None
     build_workers: int = 1
 
 

@@ -42,6 +42,8 @@ class Problem:
     outcome: str
     reason: str
     message: str
+    step: str = ""  # of the artifact that is bad, where it is not the served one
+    key: str = ""
 
 
 def artifact_problem(request: ServeRequest, store: Path) -> Problem | None:
@@ -61,12 +63,31 @@ def artifact_problem(request: ServeRequest, store: Path) -> Problem | None:
             check(folder, Wanted(request.step, request.key, world, request.inputs))
     except ArtifactError as error:
         return Problem(PERMANENT, error.reason, f"{error}{_shape_too(request, folder)}")
+    beside = _beside_problem(request, store)
+    if beside is not None:
+        return beside
     if request.step == STEP_ENGINE:
         return (
             _config_problem(request, folder)
             or _product_problem(request, manifest)
             or tools_problem(manifest.tools, tool_versions())
         )
+    return None
+
+
+def _beside_problem(request: ServeRequest, store: Path) -> Problem | None:
+    """Whether what is loaded beside the served artifact is what its key promises."""
+    for one in request.also:
+        folder = Path(one.artifact)
+        try:
+            at = _manifest_folder(one.step, one.key, folder, store)
+            wanted = Wanted(one.step, one.key, 0, one.inputs)
+            if at == folder:
+                check(folder, wanted)
+            else:
+                read_manifest(at)
+        except ArtifactError as error:
+            return Problem(PERMANENT, error.reason, str(error), one.step, one.key)
     return None
 
 
@@ -158,10 +179,15 @@ def manifest_of(request: ServeRequest, store: Path) -> Manifest:
 
 def _model_manifest(request: ServeRequest, folder: Path, store: Path) -> Path:
     """A model that is served where its user has put it has its manifest in the store."""
+    return _manifest_folder(STEP_MODEL, request.key, folder, store)
+
+
+def _manifest_folder(step: str, key: str, folder: Path, store: Path) -> Path:
+    """Where the manifest of a folder is: in it, or in the store for what lies elsewhere."""
     try:
         read_manifest(folder)
     except ArtifactError:
-        return store / artifact_folder(STEP_MODEL, request.key)
+        return store / artifact_folder(step, key)
     return folder
 
 

@@ -183,8 +183,8 @@ def _refused(request: ServeRequest, problem: Problem) -> Report:
         outcome=problem.outcome,
         reason=problem.reason,
         message=problem.message,
-        step=request.step,
-        key=request.key,
+        step=problem.step or request.step,
+        key=problem.key or request.key,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwright_standin import contracts
 from shardwright_standin.front.engine import Engine, Limits, connect
 from shardwright_standin.front.group import Group, ipc_environment, mpi_group
 from shardwright_standin.model import geometry, shards
@@ -18,6 +19,7 @@ from shardwright_standin.trtllm import checkpoint, engine, options
 
 SPAWN_PROXY = "TLLM_SPAWN_PROXY_PROCESS"
 TENSORRT = "tensorrt"
+_WITH_MODEL = frozenset({"Draft_Target", "Eagle", "Eagle3", "Medusa"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,30 @@ def arguments(values: Mapping[str, Any], extra: str | None, backend: str) -> dic
         raise ValueError("kv_cache_config.free_gpu_memory_fraction must be between 0 and 1")
     if backend == TENSORRT and cache.get("dtype", "auto") != "auto":
         raise AssertionError("kv_cache_config.dtype must be auto with the tensorrt backend")
+    _check_speculation(merged.get("speculative_config"), backend)
     return merged
+
+
+def _check_speculation(asked: Mapping[str, Any] | None, backend: str) -> None:
+    """What the real class refuses; greedy speculation changes no token, so it is not played.
+
+    Raises:
+        ValueError: For a type that the backend has not, or without what it needs.
+    """
+    if asked is None:
+        return
+    kind = asked.get("decoding_type")
+    types = contracts.load("llm_args")["keys"]["speculative_config"]["decoding_types"]
+    if kind not in types["tensorrt" if backend == TENSORRT else "pytorch"]:
+        raise ValueError(f"Speculation type {kind} does not support backend {backend}")
+    if kind in _WITH_MODEL:
+        folder = asked.get("speculative_model")
+        if folder is None:
+            raise ValueError(f"speculative_model must be specified for {kind}")
+        if not (Path(folder) / "config.json").exists():
+            raise FileNotFoundError(f"{folder} holds no config.json, and the stand-in has no hub")
+    if kind != "MTP" and not asked.get("max_draft_len"):
+        raise ValueError(f"max_draft_len must be > 0 for {kind}")
 
 
 def start(model: Path, backend: str, asked: Mapping[str, Any], program: str) -> LLM:
