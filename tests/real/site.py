@@ -34,7 +34,7 @@ READY_SECONDS = 120.0
 AT_ONCE = 8
 # A property of tests: lines of the report that the end of a run shows.
 RANKS = "ranks"
-HEAD = f"{'shape':<10}{'rank':<6}{'stage':<7}{'tensor':<8}{'node':<9}{'GPU':<5}pod"
+HEAD = f"{'shape':<17}{'rank':<6}{'stage':<7}{'tensor':<8}{'node':<9}{'GPU':<5}pod"
 
 SPEC: Json = {
     "model": {"uri": f"pvc://{CLAIM}/{MODEL}", "servedName": MODEL},
@@ -193,7 +193,7 @@ def _index(node: str, uuid: str) -> int:
 def table(shape: str, rows: list[Json]) -> list[str]:
     """The ranks of one replica as lines of a report."""
     return [
-        f"{shape:<10}{row['rank']:<6}{row['stage']:<7}{row['tensorRank']:<8}{row['node']:<9}"
+        f"{shape:<17}{row['rank']:<6}{row['stage']:<7}{row['tensorRank']:<8}{row['node']:<9}"
         f"{row['gpu']:<5}{row['pod']}"
         for row in rows
     ]

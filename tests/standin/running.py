@@ -93,7 +93,7 @@ class Machine:
     def command(self, words: Sequence[str]) -> list[str]:
         """The command line as it stands in a pod, made to run in this root."""
         line = [
-            str(self.root / word.lstrip("/")) if word.startswith("/app/") else word
+            str(self.root / word.lstrip("/")) if word.startswith(("/app/", "/opt/")) else word
             for word in words
         ]
         return [self.python if word == "python3" else word for word in line]

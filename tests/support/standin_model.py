@@ -25,7 +25,8 @@ whole = network.Shard.load(shape, place, shards.cut(make.read(folder), shape, pl
 
 
 def answer(prompt):
-    asked = tokenizer.encode_chat([{"role": "user", "content": prompt}])
+    turns = [{"role": "user", "content": prompt}]
+    asked = tokenizer.encode_chat(turns) if sys.argv[4] == "chat" else tokenizer.encode(prompt)
     tokens = network.generate(whole, asked, budget)
     return tokenizer.decode(token for token in tokens if token != tokenizer.EOS)
 
@@ -40,9 +41,15 @@ def make_model(folder: Path) -> Path:
     return folder
 
 
-def unsharded(folder: Path, prompts: Sequence[str], tokens: int = ANSWER_TOKENS) -> dict[str, str]:
-    """What the whole model answers to each prompt, greedily; equal texts are equal tokens."""
-    told = _run("-c", _REFERENCE, str(folder), json.dumps(list(prompts)), str(tokens))
+def unsharded(
+    folder: Path, prompts: Sequence[str], tokens: int = ANSWER_TOKENS, *, chat: bool = True
+) -> dict[str, str]:
+    """What the whole model answers to each prompt, greedily; equal texts are equal tokens.
+
+    Prompts are turns of a chat, or texts to be gone on with.
+    """
+    form = "chat" if chat else "text"
+    told = _run("-c", _REFERENCE, str(folder), json.dumps(list(prompts)), str(tokens), form)
     answers: dict[str, str] = json.loads(told)
     # Equal answers would not tell a rank's fault.
     assert len(set(answers.values())) == len(prompts)

@@ -51,6 +51,8 @@ REASON_SOURCES = [
     *sorted((CODE / "runtimes").glob("tensorrt_*.py")),
     *sorted((CODE / "runtimes").glob("direct*.py")),
     CODE / "runtimes/flag_files.py",
+    CODE / "runtimes/triton_checks.py",
+    CODE / "runtimes/triton_options.py",
     CODE / "runtimes/vllm.py",
     CODE / "runtimes/sglang.py",
 ]

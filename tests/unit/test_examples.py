@@ -259,6 +259,7 @@ def test_the_kinds_of_use_that_people_ask_for_are_all_there() -> None:
         ("llama-70b-awq", 1, 1, "INT4AWQ", Backend.TENSORRT),
         ("llama-8b", 1, 1, "None", Backend.TENSORRT),
         ("llama-8b-lora", 1, 1, "None", Backend.TENSORRT),
+        ("llama-70b-triton", 2, 1, "FP8", Backend.TENSORRT),
         ("mixtral-8x7b", 2, 1, "None", Backend.TENSORRT),
         ("llama-70b-pytorch", 4, 1, "None", Backend.PYTORCH),
         ("llama-70b-speculative", 4, 1, "None", Backend.PYTORCH),

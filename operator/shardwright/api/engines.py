@@ -14,9 +14,11 @@ DEFAULT_VERSIONS: Mapping[str, str] = {
     "TensorRTLLM": "1.2.1",
     "VLLM": "0.33.0",
     "SGLang": "0.5.23",
+    # of the TensorRT-LLM in its image
+    "Triton": "1.2.1",
 }
 # Runtimes with a choice of backends, and which is meant: the others have one way to run.
-DEFAULT_BACKENDS: Mapping[str, str] = {"TensorRTLLM": "TensorRT"}
+DEFAULT_BACKENDS: Mapping[str, str] = {"TensorRTLLM": "TensorRT", "Triton": "TensorRT"}
 
 
 class Engine(Protocol):

@@ -24,6 +24,7 @@ class Runtime(StrEnum):
     TENSORRT_LLM = "TensorRTLLM"
     VLLM = "VLLM"
     SGLANG = "SGLang"
+    TRITON = "Triton"
 
 
 class Backend(StrEnum):
@@ -231,14 +232,14 @@ class EngineSpec(Model):
         ),
     ] = Field(
         default="",
-        description="Version of the runtime. Left out: the one that ran before, at first the "
-        "newest that is recorded.",
+        description="Version of the runtime; for Triton, of the TensorRT-LLM in its image. Left "
+        "out: the one that ran before, at first the newest that is recorded.",
         json_schema_extra={"x-filled-in": True},
     )
     backend: Backend | None = Field(
         default=None,
-        description="TensorRTLLM: TensorRT builds an engine (the default; versions up to 1.2), "
-        "PyTorch needs no build.",
+        description="TensorRTLLM, Triton: TensorRT builds an engine (the default; versions up to "
+        "1.2), PyTorch needs no build.",
     )
     image: (
         Annotated[

@@ -28,6 +28,7 @@ from shardwright.runner.contract import (
     artifact_folder,
     encode,
 )
+from shardwright.runtimes.base import serving_of
 from shardwright.runtimes.metrics import pages_of
 from shardwright.runtimes.registry import runtime
 
@@ -83,6 +84,7 @@ def serve_request(resolved: Resolved, identity: GroupIdentity, stage: int) -> Se
     spec, owner = resolved.spec, identity.owner
     engine = runtime(spec.engine.runtime)
     service = ranks_service_name(owner.name, owner.uid)
+    needs = serving_of(engine, resolved)
     return ServeRequest(
         deployment=owner.name,
         replica=identity.replica,
@@ -110,12 +112,15 @@ def serve_request(resolved: Resolved, identity: GroupIdentity, stage: int) -> Se
         http_port=names.PORT_HTTP,
         runner_port=names.PORT_RUNNER,
         channel_port=names.PORT_CHANNEL,
+        launch=needs.launch,
+        health_path=needs.health_path,
         inputs=dict(_served(resolved).inputs),
         revision=identity.revision,
         # Only the leader has a server to ask.
         metrics=pages_of(resolved) if stage == 0 else (),
         adapters=engine.adapters(resolved) if stage == 0 else None,
         also=_also(resolved),
+        prepared=needs.prepared,
     )
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from shardwright.api.settings import Settings
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.resolved import Artifact, Draft, Resolved
-from shardwright.runner.contract import AdapterServing, Command, ModelFacts
+from shardwright.runner.contract import AdapterServing, Command, ModelFacts, Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,15 @@ class Probe:
     period_seconds: int
     timeout_seconds: int
     failure_threshold: int
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What serving pods need besides a command and a configuration file (ServeRequest has each)."""
+
+    launch: str = ""
+    health_path: str = "/health"
+    prepared: Prepared | None = None
 
 
 class EngineRuntime(Protocol):
@@ -100,3 +109,16 @@ class EngineRuntime(Protocol):
 
     def readiness(self, resolved: Resolved) -> Probe:
         """How the leader's readiness is asked."""
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """A runtime whose server needs more: a folder of models, or its own way to be asked."""
+
+    def serving(self, resolved: Resolved) -> Serving:
+        """What it needs."""
+
+
+def serving_of(engine: EngineRuntime, resolved: Resolved) -> Serving:
+    """What a runtime's serving pods need besides."""
+    return engine.serving(resolved) if isinstance(engine, Prepares) else Serving()

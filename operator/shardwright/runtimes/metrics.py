@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from shardwright.api.spec import Backend, Runtime
 from shardwright.resolved import Resolved
 from shardwright.runner.measures import Page
 from shardwright.runtimes.nim_metrics import nim_pages
@@ -28,4 +29,8 @@ PAGES: Mapping[str, Callable[[], tuple[Page, ...]]] = {
 
 def pages_of(resolved: Resolved) -> tuple[Page, ...]:
     """The pages that a leader's runner reads of this deployment's engine."""
-    return PAGES[resolved.spec.engine.runtime.value]()
+    spec = resolved.spec
+    if spec.engine.runtime is Runtime.TRITON and spec.engine.backend is Backend.PYTORCH:
+        # There is one model, and it bears the served name.
+        return triton_pages(spec.model.served_name)
+    return PAGES[spec.engine.runtime.value]()

@@ -10,10 +10,12 @@ from shardwright.runtimes.base import EngineRuntime
 from shardwright.runtimes.direct import Direct
 from shardwright.runtimes.sglang import SGLang
 from shardwright.runtimes.tensorrt_llm import TensorRTLLM
+from shardwright.runtimes.triton import Triton
 from shardwright.runtimes.vllm import VLLM
 
 RUNTIMES: Mapping[Runtime, EngineRuntime] = {
     Runtime.TENSORRT_LLM: TensorRTLLM(),
+    Runtime.TRITON: Triton(),
     Runtime.VLLM: VLLM(),
     Runtime.SGLANG: SGLang(),
 }

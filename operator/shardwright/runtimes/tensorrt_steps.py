@@ -11,7 +11,13 @@ import math
 from collections.abc import Mapping
 
 from shardwright.api.settings import Settings
-from shardwright.api.spec import Backend, KVPrecision, LLMDeploymentSpec, WeightPrecision
+from shardwright.api.spec import (
+    Backend,
+    KVPrecision,
+    LLMDeploymentSpec,
+    Runtime,
+    WeightPrecision,
+)
 from shardwright.observe.gpus import catalogue_memory
 from shardwright.observe.quantity import to_millis, to_whole
 from shardwright.observe.world import Resources
@@ -27,7 +33,7 @@ from shardwright.runner.contract import (
     checkpoint_files,
     engine_files,
 )
-from shardwright.runtimes import tensorrt_lora, tensorrt_speculative
+from shardwright.runtimes import tensorrt_lora, tensorrt_speculative, triton_versions
 from shardwright.runtimes.base import ModelSource
 from shardwright.runtimes.tensorrt_experts import convert_flags
 from shardwright.runtimes.tensorrt_precision import (
@@ -182,10 +188,15 @@ def _quantize_gpus(facts: ModelFacts, product: str) -> int:
     return min(GPUS_PER_NODE_AT_MOST, max(1, needed))
 
 
+def _examples(spec: LLMDeploymentSpec) -> str:
+    """Where the image has TensorRT-LLM's examples."""
+    return triton_versions.EXAMPLES if spec.engine.runtime is Runtime.TRITON else EXAMPLES
+
+
 def _quantize(spec: LLMDeploymentSpec, model: ModelSource) -> Command:
     compiled = spec.engine.backend is Backend.TENSORRT
     argv = [
-        *("python3", f"{EXAMPLES}/quantization/quantize.py"),
+        *("python3", f"{_examples(spec)}/quantization/quantize.py"),
         *("--model_dir", model.folder),
         *("--output_dir", "{out}"),
         *("--dtype", model_dtype(spec.model.dtype, model.facts.dtype)),
@@ -217,7 +228,7 @@ def _convert(spec: LLMDeploymentSpec, model: ModelSource) -> Command:
         return tensorrt_speculative.convert(spec, model)
     family = CONVERTERS[model.facts.model_type]
     argv = [
-        *("python3", f"{EXAMPLES}/models/core/{family}/convert_checkpoint.py"),
+        *("python3", f"{_examples(spec)}/models/core/{family}/convert_checkpoint.py"),
         *("--model_dir", model.folder),
         *("--output_dir", "{out}"),
         *("--dtype", model_dtype(spec.model.dtype, model.facts.dtype)),

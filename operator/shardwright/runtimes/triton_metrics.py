@@ -10,13 +10,14 @@ from __future__ import annotations
 from shardwright.runner.measures import MAX, Page, Source
 
 PORT = 8002
-# The model of the repository that runs the engine: what stands before and after it is no request.
-_ENGINE = {"model": "tensorrt_llm"}
+# The model of the repository that runs an engine: what stands before and after it is no request.
+ENGINE = "tensorrt_llm"
 _MILLISECONDS = 1e-3
 
 
-def triton_pages() -> tuple[Page, ...]:
-    """The page on the metrics port."""
+def triton_pages(model: str = ENGINE) -> tuple[Page, ...]:
+    """The page on the metrics port; requests are counted by `model`, which answers them."""
+    one = {"model": model}
     requests, blocks = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
     return (
         Page(
@@ -25,24 +26,24 @@ def triton_pages() -> tuple[Page, ...]:
                 Source(
                     "shardwright_requests_running",
                     (requests,),
-                    {**_ENGINE, "request_type": "active"},
+                    {**one, "request_type": "active"},
                 ),
                 Source(
                     "shardwright_requests_waiting",
                     (requests,),
-                    {**_ENGINE, "request_type": "waiting"},
+                    {**one, "request_type": "waiting"},
                 ),
                 Source(
                     "shardwright_kv_cache_utilization",
                     (blocks,),
-                    {**_ENGINE, "kv_cache_block_type": "fraction"},
+                    {**one, "kv_cache_block_type": "fraction"},
                     merge=MAX,
                 ),
-                Source("shardwright_requests_total", ("nv_inference_request_success",), _ENGINE),
+                Source("shardwright_requests_total", ("nv_inference_request_success",), one),
                 Source(
                     "shardwright_time_to_first_token_seconds",
                     ("nv_inference_first_response_histogram_ms",),
-                    _ENGINE,
+                    one,
                     scale=_MILLISECONDS,
                 ),
             ),

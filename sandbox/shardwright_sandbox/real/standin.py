@@ -1,7 +1,8 @@
 """The stand-ins' images: the programs of `sandbox/standin` above a base of Debian packages.
 
 They carry the names of the vendors' images that the operator renders, one a release; what differs
-between them is which release they say they are, to their users and in their package metadata.
+between them is which release they say they are, to their users and in their package metadata, and
+where Triton's images have their tools.
 """
 
 import os
@@ -9,12 +10,12 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from shardwright.api.engines import DEFAULT_VERSIONS
-from shardwright.runtimes import sglang, vllm
+from shardwright.runtimes import sglang, tensorrt_versions, triton_versions, vllm
 from shardwright.runtimes.direct import known_image as project_image
-from shardwright.runtimes.tensorrt_versions import KNOWN_VERSIONS, known_image
 from shardwright_sandbox.errors import SandboxError
 from shardwright_sandbox.real.archive import Image, Layer, plain, write_archive
 from shardwright_sandbox.real.images import PATH, BaseImages
@@ -26,7 +27,7 @@ OTHERS = tuple(
     for engine in (vllm.ENGINE, sglang.ENGINE)
     for version in engine.versions
 )
-DEFAULT_VERSION = DEFAULT_VERSIONS["TensorRTLLM"]
+DEFAULT_IMAGE = tensorrt_versions.known_image(DEFAULT_VERSIONS["TensorRTLLM"])
 
 
 def write_images(target: Path, base: BaseImages) -> Path:
@@ -37,18 +38,29 @@ def write_images(target: Path, base: BaseImages) -> Path:
     """
     with tempfile.TemporaryDirectory(prefix="shardwright-standin-") as scratch:
         made = {
-            version: _layer(Path(scratch, version), version)
-            for version in KNOWN_VERSIONS
-            if known_image(version) is not None
+            reference: _layer(Path(scratch, str(number)), version, triton=triton)
+            for number, (reference, version, triton) in enumerate(_known())
         }
-        layers = {version: (*base.standin, Layer.of(layer)) for version, layer in made.items()}
+        layers: dict[str | None, tuple[Layer, ...]] = {
+            name: (*base.standin, Layer.of(layer)) for name, layer in made.items()
+        }
         images = [
-            *(_image(known_image(version), found) for version, found in layers.items()),
+            *(_image(reference, found) for reference, found in layers.items()),
             # every layer has all programs: which release of TensorRT-LLM is of no meaning here
-            *(_image(reference, layers[DEFAULT_VERSION]) for reference in OTHERS),
+            *(_image(reference, layers[DEFAULT_IMAGE]) for reference in OTHERS),
         ]
         write_archive(target, images, list(made.values()))
     return target
+
+
+def _known() -> Iterator[tuple[str, str, bool]]:
+    """Each image's name, its release of TensorRT-LLM, and whether it is Triton's."""
+    for version in tensorrt_versions.KNOWN_VERSIONS:
+        if reference := tensorrt_versions.known_image(version):
+            yield reference, version, False
+    for version in triton_versions.KNOWN_VERSIONS:
+        if reference := triton_versions.known_image(version):
+            yield reference, version, True
 
 
 def _image(reference: str | None, layers: tuple[Layer, ...]) -> Image:
@@ -56,13 +68,13 @@ def _image(reference: str | None, layers: tuple[Layer, ...]) -> Image:
     return Image(reference, layers, {"PATH": PATH}, ("sleep", "infinity"))
 
 
-def _layer(folder: Path, version: str) -> Path:
+def _layer(folder: Path, version: str, *, triton: bool) -> Path:
     """One release's programs and package metadata, as a tar file beside its root."""
     root = folder / "root"
     # the installer adds to the folders of Debian's Python where it finds them
     (root / "usr/lib/python3/dist-packages").mkdir(parents=True)
     installer = [sys.executable, "-m", "shardwright_standin.install"]
-    installer += [f"--root={root}", f"--version={version}"]
+    installer += [f"--root={root}", f"--version={version}", *(["--triton"] if triton else [])]
     environment = {**os.environ, "PYTHONPATH": str(SOURCES), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(installer, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:

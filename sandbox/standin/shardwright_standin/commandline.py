@@ -130,8 +130,16 @@ def _reader(entry: Mapping[str, Any]) -> Callable[[str], Any]:
         "integer": int,
         "number": float,
         "json": json.loads,
+        "boolean": _truth,
     }
     return readers.get(entry.get("of", entry["type"]), str)
+
+
+def _truth(text: str) -> bool:
+    words = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
+    if text.lower() not in words:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return words[text.lower()]
 
 
 def _matching(pattern: re.Pattern[str]) -> Callable[[str], str]:

@@ -1,6 +1,6 @@
 """Put the stand-in into a root file system, under the real programs' names and places.
 
-`python -m shardwright_standin.install --root FOLDER [--version 1.2.1]`
+`python -m shardwright_standin.install --root FOLDER [--version 1.2.1] [--triton]`
 
 It copies this package and the recorded contracts, and writes the entry points. The root needs the
 Debian packages that README.md lists; nothing is downloaded here.
@@ -19,6 +19,14 @@ from shardwright_standin import contracts, identity
 # Where Debian's python3 looks for packages that dpkg does not own, whatever its minor version.
 _LIBRARY = "usr/local/lib/shardwright-standin"
 _EXAMPLES = "app/tensorrt_llm/examples"
+# Triton's images have them elsewhere, and the models of TensorRT-LLM's backend beside them.
+_TRITON_EXAMPLES = "app/examples"
+_TRITON_MODELS = (
+    "app/all_models/inflight_batcher_llm/preprocessing",
+    "app/all_models/inflight_batcher_llm/postprocessing",
+    "app/all_models/llmapi/tensorrt_llm",
+)
+_TRITON_SERVER = "opt/tritonserver/bin/tritonserver"
 _FAMILIES = ("llama", "qwen")
 
 # Path in the root, and what the script there calls.
@@ -30,7 +38,6 @@ PROGRAMS: Mapping[str, str] = {
     "usr/local/bin/trtllm-bench": "bench",
     "usr/local/bin/vllm": "vllm",
     "usr/bin/nvidia-smi": "nvidia_smi",
-    f"{_EXAMPLES}/quantization/quantize.py": "quantize",
 }
 _SCRIPT = """#!/usr/bin/env python3
 # Stand-in for an engine without GPUs, for tests only.
@@ -50,8 +57,10 @@ sys.exit(main({arguments}))
 """
 
 
-def install(root: Path, version: str, prefix: str = "/") -> list[Path]:
+def install(root: Path, version: str, prefix: str = "/", *, triton: bool = False) -> list[Path]:
     """Install below `root`; `prefix` is where the root will be when it runs.
+
+    With `triton` the root is as Triton's images are, of which the version is TensorRT-LLM's.
 
     Returns:
         The entry points' paths.
@@ -80,8 +89,14 @@ def install(root: Path, version: str, prefix: str = "/") -> list[Path]:
     )
     where = str(Path(prefix) / _LIBRARY)
     written = [_write(root / path, where, module) for path, module in PROGRAMS.items()]
+    examples = root / (_TRITON_EXAMPLES if triton else _EXAMPLES)
+    written.append(_write(examples / "quantization/quantize.py", where, "quantize"))
+    if triton:
+        written.append(_write(root / _TRITON_SERVER, where, "triton"))
+        for model in _TRITON_MODELS:
+            _write_model(root / model)
     for family in _FAMILIES:
-        path = root / _EXAMPLES / "models/core" / family / "convert_checkpoint.py"
+        path = examples / "models/core" / family / "convert_checkpoint.py"
         written.append(_write(path, where, "convert_checkpoint", repr(family)))
     # A .pth file makes every python3 of the root see the library, `python -m` included.
     for site in sorted(root.glob("usr/lib/python3/dist-packages")):
@@ -102,6 +117,14 @@ def _write_metadata(library: Path, distributions: Mapping[str, str]) -> None:
         )
 
 
+def _write_model(folder: Path) -> None:
+    """A Python model as the image has it: its code, and a template in which nothing is filled."""
+    code = folder / "1" / "model.py"
+    code.parent.mkdir(parents=True, exist_ok=True)
+    code.write_text('"""Played by the stand-in\'s tritonserver itself."""\n')
+    (folder / "config.pbtxt").write_text(f'name: "{folder.name}"\nmax_batch_size: ${{unfilled}}\n')
+
+
 def _write(path: Path, library: str, module: str, arguments: str = "") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_SCRIPT.format(library=library, module=module, arguments=arguments))
@@ -114,8 +137,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--version", default=identity.DEFAULT_VERSION)
+    parser.add_argument("--triton", action="store_true")
     asked = parser.parse_args()
-    for path in install(asked.root, asked.version):
+    for path in install(asked.root, asked.version, triton=asked.triton):
         print(path)
 
 

@@ -142,7 +142,7 @@ def _plan(
         config = engine.read_config(model)
         engine.check_split(config, tensor, pipeline)
         order = loading.LoadOrder(loading.ENGINE, folder, config.tensor, config.pipeline, per_node)
-        return order, _engine_limits(config, asked), int(config.pretrained["eos_token_id"])
+        return order, engine_limits(config, asked), int(config.pretrained["eos_token_id"])
     if engine.is_engine(model):
         raise ValueError(f"{model} is an engine; backend {backend} loads a checkpoint")
     shape = geometry.read(model)
@@ -157,7 +157,7 @@ def _plan(
     return order, limits, shape.eos
 
 
-def _engine_limits(config: engine.EngineConfig, asked: Mapping[str, Any]) -> Limits:
+def engine_limits(config: engine.EngineConfig, asked: Mapping[str, Any]) -> Limits:
     """Batch limits are clamped to the engine's, lengths are the engine's whatever was asked."""
     built = config.build
     found: dict[str, int] = {}

@@ -29,19 +29,27 @@ def load(path: Path, backend: str) -> dict[str, Any]:
         OptionsError: For anything but an object of known keys with values of their type.
         FileNotFoundError: When there is no such file.
     """
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return checked(yaml.safe_load(path.read_text(encoding="utf-8")), backend, path.name)
+
+
+def checked(content: object, backend: str, name: str) -> dict[str, Any]:
+    """Options, each checked against the recorded keys; `name` is of the file they come from.
+
+    Raises:
+        OptionsError: For anything but an object of known keys with values of their type.
+    """
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise OptionsError(f"{path.name}: not an object of options")
+        raise OptionsError(f"{name}: not an object of options")
     recorded = contracts.load("llm_args")
     known = dict(recorded["keys"])
     model = "TrtLlmArgs"
     if backend != "tensorrt":
         known |= recorded["pytorch_keys"]
         model = "TorchLlmArgs"
-    for name, value in content.items():
-        _check(model, name, value, known)
+    for key, value in content.items():
+        _check(model, key, value, known)
     return content
 
 
