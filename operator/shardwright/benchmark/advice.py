@@ -1,0 +1,99 @@
+"""What a run suggests to change. It is told, never done: advice changes no spec."""
+
+from __future__ import annotations
+
+import math
+
+from shardwright.benchmark.knee import knee
+from shardwright.benchmark.results import Point, Run
+
+# The batch limit stands 20 to 30 % above the knee: room for bursts, and not for queues that only
+# make everybody slower.
+_ABOVE_LEAST, _ABOVE, _ABOVE_MOST = 1.2, 1.25, 1.3
+# Batches of multiples of 8 fill matrix units; one in the range is taken.
+_MULTIPLE = 8
+
+KV_HIGH = 0.8
+KV_LOW = 0.5
+
+
+def knee_of(run: Run) -> Point | None:
+    """The point after which more requests at once hardly give more tokens; None: not reached."""
+    found = knee(
+        [point.concurrency for point in run.points],
+        [point.tokens_per_second for point in run.points],
+    )
+    return None if found is None else run.points[found]
+
+
+def batch_above(concurrency: int) -> int:
+    """The batch limit for a knee at this concurrency: 20 to 30 % above it, at least one more."""
+    least = math.ceil(concurrency * _ABOVE_LEAST)
+    most = max(least, math.floor(concurrency * _ABOVE_MOST))
+    rounded = -(-least // _MULTIPLE) * _MULTIPLE
+    if rounded <= most:
+        return rounded
+    return min(most, max(least, round(concurrency * _ABOVE)))
+
+
+def advice(run: Run) -> list[str]:
+    """Suggestions in words, the most important first; empty when nothing is to be said."""
+    told = []
+    found = knee_of(run)
+    last = run.points[-1]
+    if found is None:
+        told.append(
+            f"throughput still rises at {last.concurrency} requests at once: measure further, the "
+            "knee is not reached"
+        )
+    else:
+        told.append(_batch(run, found))
+    told += kv_advice((found or last).kv_cache)
+    failed = sum(point.failed for point in run.points)
+    if failed:
+        told.append(f"{failed} requests failed while it was measured: these figures flatter")
+    return told
+
+
+def _batch(run: Run, found: Point) -> str:
+    wanted = batch_above(found.concurrency)
+    said = (
+        f"the knee is at {found.concurrency} requests at once "
+        f"({found.tokens_per_second:.0f} output tokens a second): "
+    )
+    now = run.max_batch_size
+    if not now:
+        return said + f"set engine.limits.maxBatchSize to {wanted}, 20 to 30 % above it"
+    least = math.ceil(found.concurrency * _ABOVE_LEAST)
+    most = max(least, math.floor(found.concurrency * _ABOVE_MOST))
+    if least <= now <= most:
+        return said + f"engine.limits.maxBatchSize {now} suits it"
+    if found.concurrency >= now:
+        return (
+            said + f"it is the limit engine.limits.maxBatchSize {now} itself that bends the curve; "
+            f"raise it to {wanted} and measure again"
+        )
+    return said + f"set engine.limits.maxBatchSize from {now} to {wanted}, 20 to 30 % above it"
+
+
+def kv_advice(utilization: float | None) -> list[str]:
+    """What the use of the KV cache, held over a long time, suggests.
+
+    Args:
+        utilization: Share in use, 0 to 1; None where it is not known.
+    """
+    if utilization is None or KV_LOW <= utilization <= KV_HIGH:
+        return []
+    percent = f"{utilization:.0%}".replace("%", " %")
+    if utilization > KV_HIGH:
+        said = (
+            f"the KV cache is {percent} full, over {KV_HIGH * 100:.0f} %: requests will be "
+            "preempted. Raise the token budget (engine.limits.gpuMemoryFraction, an FP8 KV cache, "
+            "more GPUs) or lower engine.limits.maxBatchSize"
+        )
+    else:
+        said = (
+            f"the KV cache is {percent} full, under {KV_LOW * 100:.0f} %: give its memory back for "
+            "larger batches (raise engine.limits.maxBatchSize and maxNumTokens), or take fewer GPUs"
+        )
+    return [said]
