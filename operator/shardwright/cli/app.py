@@ -67,6 +67,21 @@ COMMANDS: Mapping[str, Entry] = {
         "compare",
         "Compare precisions, GPUs and splits of a model: memory, GPUs, speed, accuracy, cost.",
     ),
+    "compare-runs": Entry(
+        "runs",
+        "compare_runs",
+        "Compare measured runs in one table: by runtime, precision, split and concurrency.",
+    ),
+    "benchmark": Entry(
+        "benchmark",
+        "benchmark",
+        "Measure a serving replica: tokens a second, TTFT and TPOT by concurrency.",
+    ),
+    "plot": Entry(
+        "runs",
+        "plot",
+        "Draw measured runs: throughput and latencies by concurrency, with the knee marked.",
+    ),
     "doctor": Entry(
         "doctor", "doctor", "Name causes and remedies for what a deployment suffers from."
     ),

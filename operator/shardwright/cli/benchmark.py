@@ -1,0 +1,144 @@
+"""`shardwright benchmark`: measure a serving replica with its runtime's own benchmark."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shardwright.api import names
+from shardwright.apply.client import Cluster, connect
+from shardwright.apply.errors import ClusterError
+from shardwright.benchmark.advice import advice
+from shardwright.benchmark.job import (
+    JobError,
+    benchmark_job,
+    concurrencies,
+    points_of,
+    served_by,
+)
+from shardwright.benchmark.results import Run
+from shardwright.benchmark.tools import TOOLS
+from shardwright.cli.asking import EXIT_BAD_INPUT
+
+POLL_SECONDS = 2.0
+
+
+def benchmark(
+    name: Annotated[str, typer.Argument(help="Name of the LLMDeployment.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where results are written.")],
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace.")] = "default",
+    concurrency: Annotated[
+        str, typer.Option(help="Requests at once, up to 16 rising numbers.")
+    ] = "1,2,4,8,16,32,64,128",
+    input_len: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 2048,
+    output_len: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 512,
+    timeout: Annotated[float, typer.Option(help="Give up after so many seconds.")] = 7200,
+    kubeconfig: Annotated[
+        str, typer.Option("--kubeconfig", envvar="KUBECONFIG", help="Which cluster.")
+    ] = "",
+) -> None:
+    """Measure a serving replica: tokens a second, TTFT and TPOT by concurrency.
+
+    A Job with no GPU runs the runtime's own benchmark against one leader. That replica serves
+    others meanwhile, so measure when it is quiet. Exit code 1 when it cannot be measured, 2 when
+    the input is wrong.
+    """
+    try:
+        at_once = concurrencies(concurrency)
+    except JobError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(EXIT_BAD_INPUT) from error
+    lengths = (input_len, output_len)
+    try:
+        run = asyncio.run(_measured(kubeconfig, namespace, name, lengths, at_once, timeout))
+    except (ClusterError, JobError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+    output.write_text(run.dump(), encoding="utf-8")
+    typer.echo(f"wrote {output}; draw it with: shardwright plot {output} -o benchmark.svg")
+    for line in advice(run):
+        typer.echo(f"· {line}")
+
+
+async def _measured(
+    kubeconfig: str,
+    namespace: str,
+    name: str,
+    lengths: tuple[int, int],
+    at_once: tuple[int, ...],
+    seconds: float,
+) -> Run:
+    async with connect(kubeconfig) as cluster:
+        body = await cluster.get(names.KIND, namespace, name)
+        runtime = str(body["spec"].get("engine", {}).get("runtime", "TensorRTLLM"))
+        leader = await _leader(cluster, namespace, name)
+        started = datetime.now(UTC)
+        job = benchmark_job(
+            leader, f"{name}-benchmark-{started:%y%m%d%H%M%S}", runtime, lengths, at_once
+        )
+        await cluster.create("Job", job)
+        job_name = str(job["metadata"]["name"])
+        typer.echo(f"Job {namespace}/{job_name} measures pod {leader['metadata']['name']}")
+        points = points_of(await _ended(cluster, namespace, job_name, seconds))
+    served = served_by(leader)
+    spec = body["spec"]
+    return Run(
+        name=name,
+        revision=served.revision,
+        date=started.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        tool=f"{TOOLS[runtime].contract} of {leader['spec']['containers'][0]['image']}",
+        input_len=lengths[0],
+        output_len=lengths[1],
+        runtime=runtime,
+        weights=str(spec.get("quantization", {}).get("weights", "None")),
+        product=served.product,
+        tensor=served.tensor,
+        pipeline=served.pipeline,
+        points=points,
+        max_batch_size=int(spec.get("engine", {}).get("limits", {}).get("maxBatchSize", 0)),
+    )
+
+
+async def _leader(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
+    """A leader that serves and is ready.
+
+    Raises:
+        JobError: There is none.
+    """
+    selector = f"{names.LABEL_DEPLOYMENT}={name},{names.LABEL_SERVING}=true"
+    found = (await cluster.list("Pod", namespace, labels=selector)).items
+    ready = [
+        pod
+        for pod in found
+        if any(
+            one["type"] == "Ready" and one["status"] == "True"
+            for one in pod.get("status", {}).get("conditions", ())
+        )
+    ]
+    if not ready:
+        raise JobError(f"no replica of {namespace}/{name} serves: shardwright status {name}")
+    first: dict[str, Any] = min(ready, key=lambda pod: str(pod["metadata"]["name"]))
+    return first
+
+
+async def _ended(cluster: Cluster, namespace: str, job: str, seconds: float) -> str:
+    """The termination message of the Job's pod.
+
+    Raises:
+        JobError: It has not ended in time.
+    """
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        labels = f"batch.kubernetes.io/job-name={job}"
+        for pod in (await cluster.list("Pod", namespace, labels=labels)).items:
+            for status in pod.get("status", {}).get("containerStatuses", ()):
+                over = status.get("state", {}).get("terminated")
+                if over is not None:
+                    return str(over.get("message") or "")
+        await asyncio.sleep(POLL_SECONDS)
+    raise JobError(f"Job {namespace}/{job} has not ended in {seconds:.0f} s; it goes on running")
