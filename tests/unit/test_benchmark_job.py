@@ -19,6 +19,8 @@ from tests.golden import specs
 from typer.testing import CliRunner
 
 from shardwright.api import names
+from shardwright.api.status import BenchmarkStatus, LLMDeploymentStatus
+from shardwright.apply.errors import Conflict
 from shardwright.benchmark import inside
 from shardwright.benchmark.job import (
     LABEL_BENCHMARK,
@@ -31,6 +33,7 @@ from shardwright.benchmark.results import MOST_POINTS, Point, Run, read_run
 from shardwright.benchmark.tools import RESULT_KEYS, TOOLS, Load
 from shardwright.cli import benchmark as command
 from shardwright.cli.app import app
+from shardwright.plan.report import applied
 from shardwright.render.pods import group_pods
 from shardwright.runner.contract import TERMINATION_LIMIT_BYTES
 
@@ -258,12 +261,22 @@ class FakeCluster:
     def __init__(self, message: str) -> None:
         self.message = message
         self.created: list[dict[str, Any]] = []
+        self.applied: list[tuple[str, dict[str, Any]]] = []
         self.serves = True
+        self.conflicts = 0
 
     async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any]:
         assert (kind, namespace, name) == ("LLMDeployment", "llm", "llama-70b")
         engine = {"runtime": "VLLM", "limits": {"maxBatchSize": 256}}
-        return {"spec": {"engine": engine, "quantization": {"weights": "FP8"}}}
+        found = {"name": name, "namespace": namespace, "uid": "u", "resourceVersion": "7"}
+        return {"metadata": found, "spec": {"engine": engine, "quantization": {"weights": "FP8"}}}
+
+    async def apply_status(self, kind: str, body: dict[str, Any], *, manager: str) -> None:
+        assert kind == names.KIND
+        if self.conflicts:
+            self.conflicts -= 1
+            raise Conflict("PATCH", 409, "Conflict", "the object has been modified")
+        self.applied.append((manager, body))
 
     async def list(self, kind: str, namespace: str, *, labels: str) -> Any:
         assert (kind, namespace) == ("Pod", "llm")
@@ -322,6 +335,46 @@ def test_a_replica_is_measured_and_told_its_knee(cluster: FakeCluster, tmp_path:
     assert "the knee is at 8 requests at once" in done.output
     assert "maxBatchSize from 256 to 10" in done.output
     assert "Raise the token budget" in done.output
+    ((manager, body),) = cluster.applied
+    assert manager == names.MANAGER_BENCHMARK
+    assert body["metadata"]["resourceVersion"] == "7"
+    found = BenchmarkStatus.model_validate(body["status"]["benchmark"])
+    assert (found.knee, found.revision) == (8, run.revision)
+    assert found.points[3].tokens_per_second == 800
+    assert len(found.advice) == 2
+
+
+def test_a_status_that_moves_on_is_tried_again_and_results_are_never_lost(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    words = ["benchmark", "llama-70b", "-n", "llm", "-o", str(tmp_path / "run.json")]
+    cluster.conflicts = 2
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert len(cluster.applied) == 1
+    cluster.conflicts = 3
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0
+    assert "status.benchmark was not written" in done.output
+    assert len(cluster.applied) == 1
+    assert CliRunner().invoke(app, [*words, "--no-status"]).exit_code == 0
+    assert len(cluster.applied) == 1
+
+
+def test_the_operator_keeps_what_a_benchmark_wrote_and_never_owns_it() -> None:
+    status = LLMDeploymentStatus.model_validate(
+        {
+            "benchmark": {
+                "revision": "a",
+                "date": "d",
+                "tool": "t",
+                "inputLen": 1,
+                "outputLen": 1,
+                "points": [],
+            }
+        }
+    )
+    assert status.benchmark is not None
+    assert "benchmark" not in applied(status)
 
 
 def test_without_a_serving_replica_nothing_is_made(cluster: FakeCluster, tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ SCHEDULING_GATE = f"{GROUP}/placement"
 # One writer a field: children and status under names of their own.
 MANAGER_CHILDREN = "shardwright"
 MANAGER_STATUS = "shardwright-status"
+MANAGER_BENCHMARK = "shardwright-benchmark"
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 GPU_RESOURCE = "nvidia.com/gpu"

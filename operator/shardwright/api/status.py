@@ -203,6 +203,35 @@ class AdapterStatus(StatusModel):
     loaded_on: str = Field(default="", description="Leaders that have it, such as `2 of 3`.")
 
 
+class BenchmarkPoint(StatusModel):
+    """What one number of requests at once gave."""
+
+    concurrency: int
+    tokens_per_second: float = Field(description="Output tokens of the replica.")
+    requests_per_second: float
+    ttft_ms: float = Field(description="Time to first token, median.")
+    ttft_p99_ms: float
+    tpot_ms: float = Field(description="Time per output token, median.")
+    tpot_p99_ms: float
+    failed: int = 0
+    kv_cache: float | None = Field(default=None, description="Mean share in use, 0 to 1.")
+
+
+class BenchmarkStatus(StatusModel):
+    """The last measured run of a replica; of another revision it says nothing of this one."""
+
+    revision: str
+    date: str
+    tool: str
+    input_len: int
+    output_len: int
+    points: list[BenchmarkPoint] = Field(max_length=16)
+    knee: int = Field(
+        default=0, description="Concurrency after which throughput hardly rises; 0: not reached."
+    )
+    advice: list[str] = Field(default_factory=list, max_length=8)
+
+
 class LLMDeploymentStatus(StatusModel):
     """What the operator answers."""
 
@@ -231,3 +260,6 @@ class LLMDeploymentStatus(StatusModel):
     replicas: int = Field(default=0, description="Serving replicas that exist, ready or not.")
     ready_replicas: int = 0
     selector: str = Field(default="", description="Selects the leaders' pods, for autoscalers.")
+    benchmark: BenchmarkStatus | None = Field(
+        default=None, description="Written by `shardwright benchmark`, not by the operator."
+    )

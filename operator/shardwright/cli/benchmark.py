@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,9 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from shardwright.api import names
+from shardwright.api.status import BenchmarkPoint, BenchmarkStatus
 from shardwright.apply.client import Cluster, connect
-from shardwright.apply.errors import ClusterError
-from shardwright.benchmark.advice import advice
+from shardwright.apply.errors import ClusterError, Conflict
+from shardwright.benchmark.advice import advice, knee_of
 from shardwright.benchmark.job import (
     JobError,
     benchmark_job,
@@ -38,6 +40,9 @@ def benchmark(
     input_len: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 2048,
     output_len: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 512,
     timeout: Annotated[float, typer.Option(help="Give up after so many seconds.")] = 7200,
+    write_status: Annotated[
+        bool, typer.Option("--status/--no-status", help="Write status.benchmark too.")
+    ] = True,
     kubeconfig: Annotated[
         str, typer.Option("--kubeconfig", envvar="KUBECONFIG", help="Which cluster.")
     ] = "",
@@ -60,6 +65,11 @@ def benchmark(
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
     output.write_text(run.dump(), encoding="utf-8")
+    if write_status:
+        try:
+            asyncio.run(_told(kubeconfig, namespace, run))
+        except ClusterError as error:
+            typer.echo(f"status.benchmark was not written: {error}", err=True)
     typer.echo(f"wrote {output}; draw it with: shardwright plot {output} -o benchmark.svg")
     for line in advice(run):
         typer.echo(f"· {line}")
@@ -101,6 +111,45 @@ async def _measured(
         pipeline=served.pipeline,
         points=points,
         max_batch_size=int(spec.get("engine", {}).get("limits", {}).get("maxBatchSize", 0)),
+    )
+
+
+async def _told(kubeconfig: str, namespace: str, run: Run) -> None:
+    """Write the run into the deployment's status, under a field manager of its own.
+
+    Raises:
+        ClusterError: It may not be written, or the object moves on each time.
+    """
+    async with connect(kubeconfig) as cluster:
+        for last in (False, False, True):
+            body = await cluster.get(names.KIND, namespace, run.name)
+            found = body["metadata"]
+            meta = {key: found[key] for key in ("name", "namespace", "uid", "resourceVersion")}
+            status = {"benchmark": status_of(run).model_dump(by_alias=True, exclude_none=True)}
+            told = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": meta}
+            try:
+                await cluster.apply_status(
+                    names.KIND, {**told, "status": status}, manager=names.MANAGER_BENCHMARK
+                )
+            except Conflict:
+                if last:
+                    raise
+            else:
+                return
+
+
+def status_of(run: Run) -> BenchmarkStatus:
+    """A run as status has it."""
+    found = knee_of(run)
+    return BenchmarkStatus(
+        revision=run.revision,
+        date=run.date,
+        tool=run.tool,
+        input_len=run.input_len,
+        output_len=run.output_len,
+        points=[BenchmarkPoint(**asdict(point)) for point in run.points],
+        knee=found.concurrency if found else 0,
+        advice=advice(run),
     )
 
 

@@ -80,6 +80,7 @@ def report(situation: Situation, decision: Decision, outcome: Outcome) -> LLMDep
         replicas=len(serving),
         ready_replicas=sum(group.ready for group in serving),
         selector=f"{names.LABEL_DEPLOYMENT}={situation.deployment.name},{names.LABEL_SERVING}=true",
+        benchmark=situation.status.benchmark,
     )
 
 
@@ -87,9 +88,10 @@ def applied(status: LLMDeploymentStatus) -> dict[str, Any]:
     """A status as server-side apply takes it.
 
     A map that is applied empty after its keys were ours is stored as null, which the schema
-    refuses, from then on at every write; left out, it goes.
+    refuses, from then on at every write; left out, it goes. What a benchmark wrote is another
+    manager's: left out, it stays.
     """
-    body = status.model_dump(by_alias=True, mode="json", exclude_none=True)
+    body = status.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"benchmark"})
     serving = body.get("engine", {}).get("serving", {})
     if not serving.get("builtFor", True):
         del serving["builtFor"]
