@@ -24,6 +24,10 @@ class EngineFailedError(RuntimeError):
     """The ranks could not load, or are gone; the message is the first cause."""
 
 
+class AdaptError(ValueError):
+    """A rank cannot load an adapter; the message is its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What an engine takes at once and in one sequence, in tokens and requests."""
@@ -81,6 +85,8 @@ class Engine:
         self._sending = threading.Lock()
         self._running: dict[int, Generation] = {}
         self._numbers = itertools.count(1)
+        self._adapting = threading.Lock()
+        self._adapted: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
     @property
@@ -88,7 +94,7 @@ class Engine:
         """Requests that are running or waiting."""
         return len(self._running)
 
-    def submit(self, prompt: list[int], budget: int, stop: int) -> Generation:
+    def submit(self, prompt: list[int], budget: int, stop: int, adapter: str = "") -> Generation:
         """Ask for at most `budget` tokens, up to and with the token `stop` (−1 for none).
 
         Raises:
@@ -106,9 +112,25 @@ class Engine:
                 "prompt": prompt,
                 "budget": budget,
                 "stop": stop,
+                "adapter": adapter,
             }
         )
         return generation
+
+    def adapt(self, key: str, folder: str, modules: tuple[str, ...]) -> None:
+        """Have all ranks load an adapter's update of these modules.
+
+        Raises:
+            AdaptError: One cannot.
+            EngineFailedError: When the ranks are gone.
+        """
+        with self._adapting:
+            self._send({"do": "adapt", "adapter": key, "folder": folder, "modules": modules})
+            wrong = self._adapted.get()
+        if wrong is None:
+            raise EngineFailedError("the engine is gone")
+        if wrong:
+            raise AdaptError(wrong)
 
     def cancel(self, generation: Generation) -> None:
         """Forget a request whose client is gone."""
@@ -141,6 +163,9 @@ class Engine:
         try:
             while True:
                 message = json.loads(self._connection.recv_bytes())
+                if message["event"] == "adapted":
+                    self._adapted.put(message["error"])
+                    continue
                 self.last = message["stats"]
                 self.iterations.append({"at": time.time(), **message["stats"]})
                 for number, token, ended in message["tokens"]:
@@ -153,6 +178,7 @@ class Engine:
                 self._rest()
         except (OSError, EOFError):
             self.dead.set()
+            self._adapted.put(None)
             for generation in list(self._running.values()):
                 generation.fail()
 

@@ -40,13 +40,15 @@ class Asked:
     ignore_eos: bool
 
 
-def parse(body: Mapping[str, Any], *, chat: bool, limits: Limits) -> Asked:
-    """Check a request's body.
+def parse(
+    body: Mapping[str, Any], *, chat: bool, limits: Limits, also: frozenset[str] = frozenset()
+) -> Asked:
+    """Check a request's body; `also` are keys that this server has beside the common ones.
 
     Raises:
         RequestError: For anything that would be ignored, does not fit, or has the wrong type.
     """
-    if unknown := sorted(set(body) - _KNOWN[chat]):
+    if unknown := sorted(set(body) - _KNOWN[chat] - also):
         raise RequestError(f"{unknown[0]}: Extra inputs are not permitted")
     for name, only in (("temperature", 0), ("top_p", 1), ("n", 1)):
         if body.get(name) not in (None, only):

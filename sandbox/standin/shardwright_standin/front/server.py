@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from shardwright_standin.front import openai
+from shardwright_standin.front.adapters import Adapters
 from shardwright_standin.front.engine import Engine, EngineFailedError, Generation
 from shardwright_standin.front.metrics import Metrics
 
@@ -37,7 +38,6 @@ class Flavour:
     name: str
     drain_seconds: float | None = None
     dies_by_signal: bool = True
-    refuses_other_models: bool = False
     unhealthy_while_draining: bool = False
     checks_engine: bool = False
     metrics_path: str = "/metrics"
@@ -53,6 +53,7 @@ class App:
     engine: Engine
     model: str
     metrics: Metrics | None
+    adapters: Adapters
     draining: bool = False
     active: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -67,10 +68,10 @@ class App:
         with self._lock:
             self.active -= 1
 
-    def submit(self, asked: openai.Asked) -> Generation:
+    def submit(self, asked: openai.Asked, adapter: str) -> Generation:
         """Hand a request to the ranks."""
         stop = self.engine.stop_token if not asked.ignore_eos else -1
-        return self.engine.submit(asked.prompt, asked.budget, stop)
+        return self.engine.submit(asked.prompt, asked.budget, stop, adapter)
 
 
 class Server(ThreadingHTTPServer):
@@ -112,6 +113,10 @@ class Handler(BaseHTTPRequestHandler):
             {
                 "/v1/completions": lambda: self._complete(chat=False),
                 "/v1/chat/completions": lambda: self._complete(chat=True),
+                **{
+                    path: lambda name=name: self._adapt(name)  # type: ignore[misc]
+                    for path, name in self.server.app.adapters.paths.items()
+                },
             }
         )
 
@@ -156,8 +161,19 @@ class Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, b"")
 
     def _models(self) -> None:
-        model = {"id": self.server.app.model, "object": "model", "owned_by": "shardwright-standin"}
-        self._json({"object": "list", "data": [model]})
+        app = self.server.app
+        model = {"id": app.model, "object": "model", "owned_by": "shardwright-standin"}
+        cards = [{**model, "root": app.model, "parent": None}, *app.adapters.cards()]
+        self._json({"object": "list", "data": cards})
+
+    def _adapt(self, name: str) -> None:
+        """Load or unload an adapter."""
+        adapters = self.server.app.adapters
+        status, content = getattr(adapters, name)(self._body())
+        if isinstance(content, str):
+            self._send(status, content.encode())
+        else:
+            self._send(status, json.dumps(content).encode(), "application/json")
 
     def _metrics(self) -> None:
         app = self.server.app
@@ -173,16 +189,20 @@ class Handler(BaseHTTPRequestHandler):
 
     def _complete(self, *, chat: bool) -> None:
         app = self.server.app
-        asked = openai.parse(self._body(), chat=chat, limits=app.engine.limits)
-        if app.flavour.refuses_other_models and asked.model not in ("", app.model):
-            raise openai.RequestError(f"The model `{asked.model}` does not exist.", 404)
+        body, adapters = self._body(), app.adapters
+        limits = app.engine.limits
+        asked = openai.parse(body, chat=chat, limits=limits, also=adapters.request_keys)
         answer = openai.Answer.to(asked, app.model)
-        generation = app.submit(asked)
-        if asked.stream:
-            self._stream(asked, answer, generation)
-        else:
-            tokens = list(generation.stream())
-            self._json(answer.whole(tokens, generation.finish))
+        adapter = adapters.begin(asked.model, body)
+        try:
+            generation = app.submit(asked, adapter)
+            if asked.stream:
+                self._stream(asked, answer, generation)
+            else:
+                tokens = list(generation.stream())
+                self._json(answer.whole(tokens, generation.finish))
+        finally:
+            adapters.end(adapter)
         if app.metrics is not None:
             app.metrics.finished(generation, len(asked.prompt))
 

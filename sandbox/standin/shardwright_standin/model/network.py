@@ -36,11 +36,12 @@ class Neighbours(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """New tokens of one sequence; `position` is the first one's."""
+    """New tokens of one sequence; `position` is the first one's, `adapter` empty for none."""
 
     sequence: int
     tokens: tuple[int, ...]
     position: int
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class Shard:
     embedding: Array | None
     final_norm: Array | None
     head: Array | None  # (hidden, own vocabulary rows)
+    weights: Weights = field(default_factory=dict)
     _caches: dict[int, _Cache] = field(default_factory=dict)
 
     @classmethod
@@ -92,6 +94,7 @@ class Shard:
             embedding=own["transformer.vocab_embedding.weight"] if place.first_stage else None,
             final_norm=own["transformer.ln_f.weight"] if place.last_stage else None,
             head=_turned(own["lm_head.weight"]) if place.last_stage else None,
+            weights=weights,
         )
 
     def forget(self, sequence: int) -> None:

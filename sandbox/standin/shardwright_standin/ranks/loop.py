@@ -8,9 +8,11 @@ import time
 import traceback
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
+from pathlib import Path
 from typing import Any, Protocol
 
 from shardwright_standin.faults import Faults
+from shardwright_standin.model import adapter
 from shardwright_standin.model.network import Feed, Shard, greedy
 from shardwright_standin.model.shards import Place
 from shardwright_standin.ranks.loading import decode_order, load
@@ -39,6 +41,7 @@ class Rank:
     def __init__(self, transport: Transport, faults: Faults) -> None:
         self.transport, self.faults = transport, faults
         self._shard: Shard | None = None
+        self._adapted: dict[str, Shard] = {}
         faults.learn(rank=transport.rank)
 
     def follow(self) -> None:
@@ -49,15 +52,18 @@ class Rank:
                 return
             answer = self.carry_out(order)
             if answer is not None:
-                tag = Tag.ANSWER if order["do"] == "load" else Tag.TOKENS
+                tag = Tag.TOKENS if order["do"] == "step" else Tag.ANSWER
                 self.transport.send(0, tag, json.dumps(answer).encode())
 
     def carry_out(self, order: dict[str, Any]) -> Any:  # noqa: ANN401
         """Load: a report. Step: the tokens on the last stage's first rank, None elsewhere."""
         if order["do"] == "load":
             return self._load(order["load"])
+        if order["do"] == "adapt":
+            return self._adapt(order)
         if order["do"] == "unload":
             self._shard = None
+            self._adapted = {}
             return None
         return self._step(order)
 
@@ -80,20 +86,43 @@ class Rank:
         self._shard = shard
         return {"report": report.line(), "rank": self.transport.rank, "warnings": warnings}
 
+    def _adapt(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Keep a shard with an adapter's update beside the base model's own."""
+        base = self._shard
+        if base is None:
+            raise RuntimeError(f"rank {self.transport.rank} was told to adapt before it loaded")
+        try:
+            folder, modules = Path(order["folder"]), tuple(order["modules"])
+            weights = adapter.adapted(base.weights, folder, base.shape, base.place, modules)
+        # Whatever is wrong with a stranger's files is told, and ends no rank.
+        except Exception as error:  # noqa: BLE001
+            return {"error": str(error), "rank": self.transport.rank}
+        self._adapted[order["adapter"]] = Shard.load(base.shape, base.place, weights)
+        return {"rank": self.transport.rank}
+
     def _step(self, order: dict[str, Any]) -> list[int] | None:
         if self._shard is None:
             raise RuntimeError(f"rank {self.transport.rank} was told to run before it loaded")
         self.faults.reach("step")
         for number in order["forget"]:
-            self._shard.forget(number)
-        feeds = [Feed(number, tuple(tokens), at) for number, tokens, at in order["feeds"]]
+            for shard in (self._shard, *self._adapted.values()):
+                shard.forget(number)
+        feeds = [Feed(number, tuple(tokens), *rest) for number, tokens, *rest in order["feeds"]]
         if not feeds:
             return None
         place = self._shard.place
-        logits = self._shard.step(feeds, Wired(self.transport, place))
-        if logits is None or place.tensor_rank != 0:
+        tokens: dict[int, int] = {}
+        # All ranks take the adapters in the same order, one after the other.
+        for name in sorted({feed.adapter for feed in feeds}):
+            shard = self._adapted[name] if name else self._shard
+            own = [feed for feed in feeds if feed.adapter == name]
+            logits = shard.step(own, Wired(self.transport, place))
+            if logits is not None:
+                found = zip(own, greedy(logits), strict=True)
+                tokens |= {feed.sequence: token for feed, token in found}
+        if not tokens or place.tensor_rank != 0:
             return None
-        return greedy(logits)
+        return [tokens[feed.sequence] for feed in feeds]
 
 
 class Leader:
@@ -152,8 +181,14 @@ class Leader:
                     prompt=tuple(message["prompt"]),
                     budget=message["budget"],
                     stop=message["stop"],
+                    adapter=message.get("adapter", ""),
                 )
             )
+        elif message["do"] == "adapt":
+            answers = self._all(message)
+            wrong = next((one["error"] for one in answers if "error" in one), "")
+            event = {"event": "adapted", "adapter": message["adapter"], "error": wrong}
+            channel.send_bytes(json.dumps(event).encode())
         elif self._scheduler.cancel(message["number"]):
             self._forget.append(message["number"])
 
@@ -162,7 +197,10 @@ class Leader:
         self._forget = []
         raw = message["load"]
         self._source = (raw["pipeline"] - 1) * raw["tensor"]
-        order = {"do": "load", "load": raw}
+        return self._all({"do": "load", "load": raw})
+
+    def _all(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        """Give an order that every rank answers; the answers by rank."""
         self._order(order)
         answers = [self._rank.carry_out(order)]
         answers += [
@@ -176,7 +214,7 @@ class Leader:
         feeds = self._scheduler.plan()
         order = {
             "do": "step",
-            "feeds": [[feed.sequence, feed.tokens, feed.position] for feed in feeds],
+            "feeds": [[feed.sequence, feed.tokens, feed.position, feed.adapter] for feed in feeds],
             "forget": self._forget,
         }
         self._forget = []

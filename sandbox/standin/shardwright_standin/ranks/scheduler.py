@@ -21,13 +21,15 @@ class Request:
     prompt: tuple[int, ...]
     budget: int
     stop: int
+    adapter: str = ""
     produced: list[int] = field(default_factory=list)
 
     def feed(self) -> Feed:
         """The tokens the network has not seen yet."""
         if not self.produced:
-            return Feed(self.number, self.prompt, 0)
-        return Feed(self.number, (self.produced[-1],), len(self.prompt) + len(self.produced) - 1)
+            return Feed(self.number, self.prompt, 0, self.adapter)
+        position = len(self.prompt) + len(self.produced) - 1
+        return Feed(self.number, (self.produced[-1],), position, self.adapter)
 
     def take(self, token: int) -> str:
         """Add a token; why the sequence is over, or nothing."""

@@ -12,7 +12,7 @@ from typing import Any
 from shardwright_standin import contracts
 from shardwright_standin.front.engine import Engine, Limits, connect
 from shardwright_standin.front.group import Group, ipc_environment, mpi_group
-from shardwright_standin.model import geometry, shards
+from shardwright_standin.model import adapter, geometry, shards
 from shardwright_standin.ranks import loading
 from shardwright_standin.ranks import main as rank_process
 from shardwright_standin.trtllm import checkpoint, engine, options
@@ -29,6 +29,7 @@ class LLM:
     engine: Engine
     end: Callable[[], None]
     arguments: Mapping[str, Any]
+    adapters: adapter.Limits | None = None
 
 
 def arguments(values: Mapping[str, Any], extra: str | None, backend: str) -> dict[str, Any]:
@@ -125,7 +126,34 @@ def start(model: Path, backend: str, asked: Mapping[str, Any], program: str) -> 
         loaded.stop()
         group.end_when_idle()
 
-    return LLM(loaded, end, asked)
+    return LLM(loaded, end, asked, _adapters(model, backend, asked))
+
+
+# TensorRT-LLM's names of projections (`get_default_trtllm_modules_to_hf_modules`).
+_MODULES = {
+    "attn_q": "q_proj",
+    "attn_k": "k_proj",
+    "attn_v": "v_proj",
+    "attn_dense": "o_proj",
+    "mlp_h_to_4h": "gate_proj",
+    "mlp_4h_to_h": "down_proj",
+    "mlp_gate": "up_proj",
+}
+
+
+def _adapters(model: Path, backend: str, asked: Mapping[str, Any]) -> adapter.Limits | None:
+    """What adapters the engine was built for, or the checkpoint is started for; None for none."""
+    if backend == TENSORRT:
+        built = engine.read_config(model).build
+        if not built["plugin_config"].get("lora_plugin"):
+            return None
+        found = built["lora_config"]
+    else:
+        found = asked.get("lora_config")
+        if not found:
+            return None
+    modules = tuple(_MODULES[name] for name in found.get("lora_target_modules") or _MODULES)
+    return adapter.Limits(int(found.get("max_lora_rank", 64)), modules)
 
 
 def _plan(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from shardwright_standin import commandline, identity
 from shardwright_standin.faults import Faults
+from shardwright_standin.front.adapters import TensorRTLLM
 from shardwright_standin.front.metrics import Metrics
 from shardwright_standin.front.server import App, Flavour, serve
 from shardwright_standin.tools import llm
@@ -63,6 +64,7 @@ def main() -> int:
         loaded.engine,
         served,
         Metrics("trtllm", served, loaded.engine) if measured else None,
+        TensorRTLLM(loaded.engine, served, loaded.adapters),
     )
     return serve((str(values["host"]), int(values["port"])), app, loaded.end)
 

@@ -10,10 +10,12 @@ from typing import Any
 
 from shardwright_standin import commandline, flagfile, gpu
 from shardwright_standin.faults import Faults
-from shardwright_standin.front.engine import Limits
+from shardwright_standin.front.adapters import SGLang
+from shardwright_standin.front.engine import Limits as Sizes
 from shardwright_standin.front.metrics import Metrics
 from shardwright_standin.front.server import App, Flavour, serve
 from shardwright_standin.model import geometry
+from shardwright_standin.model.adapter import Limits
 from shardwright_standin.tools import nodes
 from shardwright_standin.tools.played import refuse_others
 from shardwright_standin.tools.vllm import size
@@ -34,6 +36,12 @@ _PLAYED = {
     "max_prefill_tokens",
     "served_model_name",
     "enable_metrics",
+    "enable_lora",
+    "max_lora_rank",
+    "lora_target_modules",
+    "max_loaded_loras",
+    # Slots of memory, of which there is none here.
+    "max_loras_per_batch",
     # Of no meaning here: GPU memory, kernels, logs, code in the model's folder.
     "mem_fraction_static",
     "chunked_prefill_size",
@@ -69,7 +77,7 @@ def main() -> int:
     shape = geometry.read(folder)
     _check(values, world)
     length = size(values["context_length"]) or shape.max_positions
-    limits = Limits(
+    limits = Sizes(
         max_batch_size=values["max_running_requests"] or 256,
         max_num_tokens=size(str(values["max_prefill_tokens"])),
         max_seq_len=min(length, shape.max_positions),
@@ -86,8 +94,29 @@ def main() -> int:
         checks_engine=True,
         version=VERSION,
     )
+    adapters = SGLang(engine, served, _adapters(values), most=values["max_loaded_loras"])
     measured = Metrics("sglang", served, engine) if values["enable_metrics"] else None
-    return serve((values["host"], values["port"]), App(flavour, engine, served, measured), end)
+    return serve(
+        (values["host"], values["port"]), App(flavour, engine, served, measured, adapters), end
+    )
+
+
+def _adapters(values: Mapping[str, Any]) -> Limits | None:
+    """The limits of LoRA, None where it is off (srt/arg_groups/lora_hook.py)."""
+    if not values["enable_lora"]:
+        return None
+    if not (values["max_lora_rank"] and values["lora_target_modules"]):
+        raise AssertionError(
+            "When no initial --lora-paths is provided, you need to specify both --max-lora-rank "
+            "and --lora-target-modules for LoRA initialization."
+        )
+    most, batch = values["max_loaded_loras"], values["max_loras_per_batch"]
+    if most is not None and most < batch:
+        raise AssertionError(
+            "max_loaded_loras should be greater than or equal to max_loras_per_batch. "
+            f"max_loaded_loras={most}, max_loras_per_batch={batch}"
+        )
+    return Limits(values["max_lora_rank"], tuple(values["lora_target_modules"]))
 
 
 def _check(values: Mapping[str, Any], world: nodes.World) -> None:

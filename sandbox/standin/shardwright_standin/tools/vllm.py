@@ -11,10 +11,12 @@ from typing import Any
 
 from shardwright_standin import commandline, flagfile, gpu
 from shardwright_standin.faults import Faults
-from shardwright_standin.front.engine import Limits
+from shardwright_standin.front.adapters import VLLM
+from shardwright_standin.front.engine import Limits as Sizes
 from shardwright_standin.front.metrics import Metrics
 from shardwright_standin.front.server import App, Flavour, serve
 from shardwright_standin.model import geometry
+from shardwright_standin.model.adapter import MODULES, Limits
 from shardwright_standin.tools import nodes
 from shardwright_standin.tools.played import refuse_others
 
@@ -53,6 +55,12 @@ _PLAYED = {
     "uvicorn_log_level",
     "disable_uvicorn_access_log",
     "enable_log_requests",
+    "enable_lora",
+    "max_lora_rank",
+    "lora_target_modules",
+    # Slots of memory, of which there is none here.
+    "max_loras",
+    "max_cpu_loras",
 }
 _DEFAULT_TIMEOUT_SECONDS = 600.0
 _EXECUTORS_OVER_NODES = (None, "mp", "uni", "external_launcher")
@@ -74,7 +82,7 @@ def main() -> int:
     world = _world(values)
     shape = geometry.read(folder)
     _check(values, world, shape)
-    limits = Limits(
+    limits = Sizes(
         max_batch_size=values["max_num_seqs"] or 256,
         max_num_tokens=size(values["max_num_batched_tokens"]) or 8192,
         max_seq_len=_length(values["max_model_len"], shape),
@@ -87,12 +95,25 @@ def main() -> int:
     flavour = Flavour(
         "vllm",
         drain_seconds=float(values["shutdown_timeout"]),
-        refuses_other_models=True,
         checks_engine=True,
         version=VERSION,
     )
-    app = App(flavour, engine, served, Metrics("vllm", served, engine))
+    updating = os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING") in ("1", "true", "True")
+    adapters = VLLM(engine, served, _adapters(values), updating=updating)
+    app = App(flavour, engine, served, Metrics("vllm", served, engine), adapters)
     return serve((values["host"] or "0.0.0.0", values["port"]), app, end)  # noqa: S104
+
+
+def _adapters(values: Mapping[str, Any]) -> Limits | None:
+    """The limits of LoRA, None where it is off."""
+    if not values["enable_lora"]:
+        return None
+    if values["max_cpu_loras"] is not None and values["max_cpu_loras"] < values["max_loras"]:
+        raise ValueError(
+            f"max_cpu_loras ({values['max_cpu_loras']}) must be >= max_loras "
+            f"({values['max_loras']})."
+        )
+    return Limits(values["max_lora_rank"], tuple(values["lora_target_modules"] or MODULES))
 
 
 def size(text: str | None) -> int:
