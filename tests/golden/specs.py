@@ -7,6 +7,7 @@ from typing import Any
 from shardwright.api.settings import FabricProfile, Settings
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.observe.world import ClaimView, Record, RecordState
+from shardwright.plan.drafts import draft_key
 from shardwright.plan.resolve import model_key, resolve
 from shardwright.render.common import Owner
 from shardwright.render.pods import GroupIdentity
@@ -71,9 +72,21 @@ def spec(**changes: Any) -> LLMDeploymentSpec:
 
 
 def resolved(
-    asked: LLMDeploymentSpec, model: ModelFacts = LLAMA_8B, settings: Settings = SETTINGS
+    asked: LLMDeploymentSpec,
+    model: ModelFacts = LLAMA_8B,
+    settings: Settings = SETTINGS,
+    *,
+    draft: ModelFacts | None = None,
 ) -> Resolved:
-    """What the planner makes of a spec once the model was fetched."""
+    """What the planner makes of a spec once the model, and what drafts for it, were fetched."""
+    fetched = Record(
+        step=STEP_MODEL,
+        key=draft_key(asked),
+        claim_uid=CLAIM.uid,
+        state=RecordState.READY,
+        commit=COMMIT,
+        facts=draft,
+    )
     return resolve(
         asked,
         runtime=runtime(asked.engine.runtime),
@@ -90,6 +103,7 @@ def resolved(
         facts=model,
         restarted_at="",
         previous=None,
+        drafts=fetched if draft is not None else None,
     )
 
 

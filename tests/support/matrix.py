@@ -19,6 +19,7 @@ from tests.golden import specs
 
 from shardwright.api.engines import DEFAULT_BACKENDS
 from shardwright.api.spec import Backend, LLMDeploymentSpec, Runtime, WeightPrecision
+from shardwright.plan.draft_checks import refuse_draft
 from shardwright.resolved import Resolved
 from shardwright.runner.contract import STEP_MODEL, ModelFacts
 from shardwright.runtimes.base import Refusal
@@ -124,8 +125,12 @@ CHECKPOINTS: Mapping[str, Checkpoint] = {
     ),
     "ModelOpt": Checkpoint("hf://org/model-nvfp4", specs.facts(quantization="modelopt")),
 }
-# Fields of spec.speculative that stand for a draft, in the order in which they are tried.
-DRAFTS: Mapping[str, Mapping[str, Any]] = {}
+# What drafts, in the order in which it is tried: methods with files of their own.
+DRAFTS: Mapping[str, Mapping[str, Any]] = {
+    method: {"method": method, "model": {"uri": f"hf://org/{method.lower()}"}}
+    for method in ("DraftModel", "Eagle3", "Eagle", "Medusa")
+}
+DRAFT_FACTS = specs.facts(layers=1, bytes=1_000_000_000)
 
 
 def wish(
@@ -157,9 +162,14 @@ def answer(cell: Cell) -> Answer:
         GPUS.items(), drafts.items(), CHECKPOINTS.values()
     ):
         spec = wish(cell, gpu, checkpoint, draft)
-        refusal = engine.refuse_spec(spec, compute) or engine.refuse_model(spec, checkpoint.facts)
+        facts, drafts_facts = checkpoint.facts, DRAFT_FACTS if draft is not None else None
+        refusal = (
+            engine.refuse_spec(spec, compute)
+            or refuse_draft(spec, facts, drafts_facts)
+            or engine.refuse_model(spec, facts)
+        )
         if refusal is None:
-            return Taken(specs.resolved(spec, checkpoint.facts), gpu, checkpoint, name)
+            return Taken(specs.resolved(spec, facts, draft=drafts_facts), gpu, checkpoint, name)
         refused.append(refusal)
     kinds = Counter((one.reason, one.source) for one in refused)
     (kind, _), *_ = kinds.most_common(1)

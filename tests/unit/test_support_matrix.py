@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.standin import test_rendered_direct as direct
 from tests.standin.test_rendered_commands import parse
 from tests.support import matrix
 from tests.support.matrix import SERVED, Answer, Cell, Served, Taken
 
 from shardwright.api.spec import Backend, Runtime, WeightPrecision
-from shardwright.runner.contract import Command
 from shardwright.runtimes.base import Refusal
-from shardwright.runtimes.registry import runtime
+from shardwright.runtimes.registry import DIRECT, runtime
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/support-matrix.md"
 # Checkpoints that bring the precision, so that a backend without a builder makes nothing of them.
@@ -45,12 +45,24 @@ def made(cell: Cell) -> tuple[str, ...]:
     return ()
 
 
-def commands(found: Taken) -> list[Command]:
-    """What the pods of a combination run, in order."""
-    steps = [command for artifact in found.resolved.artifacts for command in artifact.commands]
-    engine = runtime(found.spec.engine.runtime)
-    stages = range(found.resolved.pipeline)
-    return [*steps, *(engine.serve_command(found.resolved, stage) for stage in stages)]
+def accepted(found: Taken) -> None:
+    """Put all that the pods of a combination run before the recorded contracts' strict parsers.
+
+    Raises:
+        SystemExit: One of them refuses it.
+    """
+    for artifact in found.resolved.artifacts:
+        for command in artifact.commands:
+            parse(command.argv)
+    name = found.spec.engine.runtime
+    engine, config = runtime(name), runtime(name).serve_config(found.resolved)
+    for stage in range(found.resolved.pipeline):
+        command = engine.serve_command(found.resolved, stage)
+        if name in DIRECT:
+            # Their configuration file holds flags.
+            direct.parse(command, direct.words(command, config))
+        else:
+            parse(command.argv)
 
 
 @each
@@ -73,8 +85,7 @@ def test_every_command_of_it_parses(served: Served, answers: Mapping[Cell, Answe
     taken = [found for found in of(served, answers).values() if isinstance(found, Taken)]
     assert taken
     for found in taken:
-        for command in commands(found):
-            parse(command.argv)
+        accepted(found)
 
 
 def test_every_runtime_and_precision_is_there(answers: Mapping[Cell, Answer]) -> None:

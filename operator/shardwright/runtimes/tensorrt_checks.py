@@ -204,6 +204,7 @@ def not_a_gptq_name(asked: Asked) -> Refusal | None:
         f"quantization.weights INT4GPTQ with model.uri {uri}: GPTQ checkpoints are made elsewhere, "
         f"and this name has none of {', '.join(GPTQ_TOKENS)} in it; name such a checkpoint, or use "
         "INT4AWQ, which is quantized here",
+        "gptq-is-made-elsewhere",
     )
 
 

@@ -75,6 +75,7 @@ def gptq_checkpoint_required(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refu
         "GPTQCheckpointRequired",
         f"quantization.weights INT4GPTQ, but the model's config.json says it is {found}: GPTQ "
         "checkpoints are made elsewhere; name one, or use INT4AWQ, which is quantized here",
+        "gptq-is-made-elsewhere",
     )
 
 
