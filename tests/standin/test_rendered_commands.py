@@ -20,10 +20,10 @@ from tests.unit.test_examples import known, spec_of
 from shardwright.api.spec import Runtime
 from shardwright.runner.contract import Command
 from shardwright.runtimes import tensorrt_serve, tensorrt_steps
-from shardwright.runtimes.registry import runtime
+from shardwright.runtimes.registry import DIRECT, runtime
 
 # The others' are in test_rendered_direct.
-FILES = [path for path in EXAMPLES if spec_of(path).engine.runtime is Runtime.TENSORRT_LLM]
+FILES = [path for path in EXAMPLES if spec_of(path).engine.runtime not in DIRECT]
 CONVERTER = re.compile(r"/examples/(?:models/core/)?(\w+)/convert_checkpoint\.py$")
 
 
@@ -67,7 +67,7 @@ SERVERS = ("trtllm-serve", "trtllm-llmapi-launch", "tritonserver")
 
 
 def test_every_example_builds_and_serves() -> None:
-    assert len(FILES) == 11
+    assert len(FILES) == 12
     for path in FILES:
         assert rendered(path)[-1].tool in SERVERS
     tools = {command.tool for path in FILES for command in rendered(path)}
