@@ -20,7 +20,7 @@ from shardwright.api.spec import (
 )
 from shardwright.resolved import Resolved
 from shardwright.runner.contract import READY_PATH, ModelFacts
-from shardwright.runtimes import direct_lora
+from shardwright.runtimes import direct_experts, direct_lora, speculative
 from shardwright.runtimes.base import ModelSource, Probe
 from shardwright.runtimes.published import published
 from shardwright.runtimes.tensorrt_precision import DTYPES, Compute, Span
@@ -149,7 +149,9 @@ def proof_inputs(
             "maxInputLen": limits.max_input_len,
             "maxSeqLen": limits.max_seq_len,
         },
+        **direct_experts.proof_inputs(spec),
         **direct_lora.proof_inputs(spec),
+        **speculative.proof_inputs(spec, model),
     }
     return {name: value for name, value in inputs.items() if value is not None}
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from shardwright.api.spec import Build, DType, LLMDeploymentSpec, WeightPrecision
 from shardwright.runner.contract import ModelFacts
+from shardwright.runtimes import direct_speculative
 from shardwright.runtimes.base import Refusal
 from shardwright.runtimes.direct import (
     Asked,
@@ -19,6 +20,8 @@ from shardwright.runtimes.direct import (
     made_online,
     served_as_it_comes,
 )
+from shardwright.runtimes.direct_experts import groups_not_possible
+from shardwright.runtimes.experts import MODEL_CHECKS as EXPERT_CHECKS
 from shardwright.runtimes.flag_files import refuse_config
 from shardwright.runtimes.published import method, published
 from shardwright.runtimes.tensorrt_model_checks import (
@@ -120,6 +123,11 @@ def bfloat16_not_on_gpu(asked: Asked) -> Refusal | None:
     )
 
 
+def speculation_not_supported(asked: Asked) -> Refusal | None:
+    """A method of speculation that the runtime does not have, or not beside what is asked."""
+    return direct_speculative.refuse(asked.spec)
+
+
 def config_not_taken(asked: Asked) -> Refusal | None:
     """A key that the runtime would refuse when it starts, or that another field decides."""
     return refuse_config(
@@ -216,12 +224,15 @@ SPEC_CHECKS: tuple[SpecCheck, ...] = (
     kv_absent,
     kv_not_on_gpu,
     bfloat16_not_on_gpu,
+    speculation_not_supported,
     config_not_taken,
 )
 
 ModelCheck = Callable[[LLMDeploymentSpec, ModelFacts], Refusal | None]
 # What any engine needs of a model's shape.
 SHAPE_CHECKS: tuple[ModelCheck, ...] = (
+    *EXPERT_CHECKS,
+    groups_not_possible,
     heads_not_divisible,
     more_stages_than_layers,
     sequence_too_long,

@@ -13,7 +13,14 @@ from shardwright.api.settings import Settings
 from shardwright.api.spec import KVPrecision, LLMDeploymentSpec, Runtime, WeightPrecision
 from shardwright.resolved import Artifact, Resolved
 from shardwright.runner.contract import AdapterServing, Command, ModelFacts
-from shardwright.runtimes import direct, direct_checks, direct_lora, sglang_serve
+from shardwright.runtimes import (
+    direct,
+    direct_checks,
+    direct_experts,
+    direct_lora,
+    direct_speculative,
+    sglang_serve,
+)
 from shardwright.runtimes.base import ModelSource, Probe, Refusal
 from shardwright.runtimes.direct import Absent, Asked, Direct, Offer
 from shardwright.runtimes.flag_files import owned_by
@@ -23,7 +30,9 @@ TURING = (7, 5)
 _BEFORE_ADA = Span(AMPERE, (8, 8))
 
 OWNED: Mapping[str, str] = owned_by(
+    *direct_experts.SGLANG_OWNED,
     *direct_lora.SGLANG_OWNED,
+    *direct_speculative.SGLANG_OWNED,
     ("model.uri", ("model-path", "tokenizer-path", "revision")),
     ("model.servedName", ("served-model-name",)),
     ("model.trustRemoteCode", ("trust-remote-code",)),

@@ -6,7 +6,7 @@ from shardwright.api.names import PORT_HTTP
 from shardwright.api.spec import DType, KVPrecision
 from shardwright.resolved import Resolved
 from shardwright.runner.contract import SERVE_CONFIG, Command, served_model
-from shardwright.runtimes import direct_lora
+from shardwright.runtimes import direct_experts, direct_lora, direct_speculative
 from shardwright.runtimes.direct import Direct, made_online
 from shardwright.runtimes.tensorrt_precision import DTYPES
 
@@ -28,6 +28,8 @@ def serve_command(engine: Direct, resolved: Resolved) -> Command:
     is for a chunk of a prompt, the other for all prompts of a pass.
     """
     spec, limits = resolved.spec, resolved.spec.engine.limits
+    # Both are divided by the number of attention groups (parallel_hook.py, pool_configurator.py).
+    groups = spec.parallelism.attention_groups
     argv = [
         *("python3", "-m", "sglang.launch_server"),
         *("--model-path", served_model(spec.model.served_name)),
@@ -37,8 +39,8 @@ def serve_command(engine: Direct, resolved: Resolved) -> Command:
         *("--port", str(PORT_HTTP)),
         *("--tp-size", str(resolved.tensor)),
         *("--pp-size", str(resolved.pipeline)),
-        *("--max-running-requests", str(limits.max_batch_size)),
-        *("--chunked-prefill-size", str(limits.max_num_tokens)),
+        *("--max-running-requests", str(limits.max_batch_size * groups)),
+        *("--chunked-prefill-size", str(limits.max_num_tokens * groups)),
         *("--max-prefill-tokens", str(limits.max_num_tokens)),
         *("--context-length", str(limits.max_seq_len)),
         *("--mem-fraction-static", str(limits.gpu_memory_fraction)),
@@ -50,6 +52,8 @@ def serve_command(engine: Direct, resolved: Resolved) -> Command:
         argv += ["--quantization", "fp8"]
     if spec.quantization.kv_cache is not KVPrecision.NONE:
         argv += ["--kv-cache-dtype", "fp8_e4m3"]
+    argv += direct_experts.sglang_flags(spec)
+    argv += direct_speculative.sglang_flags(spec, resolved.draft)
     argv += direct_lora.sglang_flags(spec)
     if spec.model.trust_remote_code:
         argv.append("--trust-remote-code")

@@ -13,7 +13,14 @@ from shardwright.api.settings import Settings
 from shardwright.api.spec import KVPrecision, LLMDeploymentSpec, Runtime, WeightPrecision
 from shardwright.resolved import Artifact, Resolved
 from shardwright.runner.contract import AdapterServing, Command, ModelFacts
-from shardwright.runtimes import direct, direct_checks, direct_lora, vllm_serve
+from shardwright.runtimes import (
+    direct,
+    direct_checks,
+    direct_experts,
+    direct_lora,
+    direct_speculative,
+    vllm_serve,
+)
 from shardwright.runtimes.base import ModelSource, Probe, Refusal
 from shardwright.runtimes.direct import Absent, Asked, Direct, Offer
 from shardwright.runtimes.flag_files import owned_by
@@ -26,7 +33,9 @@ _NOTHING = "nothing: the operator starts the ranks of every stage"
 _HTTP = "nothing: Service, probes and the runner ask the pod over plain HTTP without a key"
 
 OWNED: Mapping[str, str] = owned_by(
+    *direct_experts.VLLM_OWNED,
     *direct_lora.VLLM_OWNED,
+    *direct_speculative.VLLM_OWNED,
     ("model.uri", ("model", "tokenizer", "revision", "code-revision", "tokenizer-revision")),
     ("model.servedName", ("served-model-name",)),
     ("model.trustRemoteCode", ("trust-remote-code",)),
@@ -46,7 +55,6 @@ OWNED: Mapping[str, str] = owned_by(
         "parallelism (a replica is tensor × pipeline ranks) and replicas",
         (
             "prefill-context-parallel-size",
-            "data-parallel-size",
             "data-parallel-rank",
             "data-parallel-start-rank",
             "data-parallel-size-local",

@@ -6,7 +6,7 @@ from shardwright.api.names import PORT_HTTP
 from shardwright.api.spec import DType, KVPrecision
 from shardwright.resolved import Resolved
 from shardwright.runner.contract import SERVE_CONFIG, Command, served_model
-from shardwright.runtimes import direct_lora
+from shardwright.runtimes import direct_experts, direct_lora, direct_speculative
 from shardwright.runtimes.direct import Direct, made_online
 from shardwright.runtimes.tensorrt_precision import DTYPES
 
@@ -29,7 +29,7 @@ def serve_command(engine: Direct, resolved: Resolved, stage: int) -> Command:
         *("--served-model-name", spec.model.served_name),
         *("--host", "0.0.0.0"),  # noqa: S104 - the pod's own address, for Service and probes
         *("--port", str(PORT_HTTP)),
-        *("--tensor-parallel-size", str(resolved.tensor)),
+        *("--tensor-parallel-size", str(direct_experts.vllm_tensor(spec))),
         *("--pipeline-parallel-size", str(resolved.pipeline)),
         *("--max-num-seqs", str(limits.max_batch_size)),
         *("--max-num-batched-tokens", str(limits.max_num_tokens)),
@@ -42,6 +42,8 @@ def serve_command(engine: Direct, resolved: Resolved, stage: int) -> Command:
         argv += ["--quantization", "fp8"]
     if spec.quantization.kv_cache is not KVPrecision.NONE:
         argv += ["--kv-cache-dtype", "fp8"]
+    argv += direct_experts.vllm_flags(spec)
+    argv += direct_speculative.vllm_flags(spec, resolved.draft)
     argv += direct_lora.vllm_flags(spec)
     if spec.model.trust_remote_code:
         argv.append("--trust-remote-code")

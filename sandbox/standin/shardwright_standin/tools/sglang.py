@@ -53,8 +53,19 @@ _PLAYED = {
     "log_level",
     "log_level_http",
     "disable_cuda_graph",
+    # Greedy speculation changes no token.
+    "speculative_algorithm",
+    "speculative_draft_model_path",
+    "speculative_num_steps",
+    "speculative_eagle_topk",
+    "speculative_num_draft_tokens",
+    "speculative_ngram_max_bfs_breadth",
     "disable_radix_cache",
 }
+_WITH_MODEL = frozenset({"EAGLE", "EAGLE3", "STANDALONE"})
+_SPECULATION = _WITH_MODEL | {"NEXTN", "NGRAM"}
+# NEXTN is read as EAGLE.
+_OVER_STAGES = frozenset({"EAGLE", "NEXTN"})
 _DEFAULT_TIMEOUT_SECONDS = 1800.0
 _DEFAULT_MASTER = "127.0.0.1:25000"
 
@@ -120,6 +131,18 @@ def _adapters(values: Mapping[str, Any]) -> Limits | None:
 
 
 def _check(values: Mapping[str, Any], world: nodes.World) -> None:
+    algorithm = values["speculative_algorithm"]
+    if algorithm is not None and algorithm not in _SPECULATION:
+        raise ValueError(f"Unknown speculative algorithm name: {algorithm}")
+    if algorithm in _WITH_MODEL:
+        folder = Path(str(values["speculative_draft_model_path"]))
+        if not (folder / "config.json").exists():
+            raise OSError(f"Can't load the configuration of {str(folder)!r}")
+    if algorithm is not None and world.pipeline > 1 and algorithm not in _OVER_STAGES:
+        raise AssertionError(
+            "Pipeline parallelism currently only supports EAGLE (non-multi-layer) speculative "
+            "decoding"
+        )
     ranks = world.tensor * world.pipeline
     present = len(gpu.visible(os.environ))
     if ranks % world.nodes:

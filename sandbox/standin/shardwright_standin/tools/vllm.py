@@ -61,7 +61,13 @@ _PLAYED = {
     # Slots of memory, of which there is none here.
     "max_loras",
     "max_cpu_loras",
+    # Greedy speculation changes no token.
+    "speculative_config",
+    # Refused below: the network has no experts.
+    "enable_expert_parallel",
 }
+_WITH_MODEL = frozenset({"draft_model", "eagle", "eagle3"})
+_SPECULATION = _WITH_MODEL | {"ngram", "mtp", "suffix"}
 _DEFAULT_TIMEOUT_SECONDS = 600.0
 _EXECUTORS_OVER_NODES = (None, "mp", "uni", "external_launcher")
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -160,6 +166,13 @@ def _check(values: Mapping[str, Any], world: nodes.World, shape: geometry.Geomet
             f"--api-server-count={values['api_server_count']} cannot be used with --headless (no "
             "API servers are started in headless mode)."
         )
+    if values["enable_expert_parallel"]:
+        raise ValueError(
+            "Number of experts in the model must be greater than 0 when expert parallelism is "
+            "enabled."
+        )
+    if values["speculative_config"] is not None:
+        _check_speculation(values["speculative_config"])
     if shape.heads % world.tensor:
         raise ValueError(
             f"Total number of attention heads ({shape.heads}) must be divisible by tensor parallel "
@@ -180,6 +193,17 @@ def _check(values: Mapping[str, Any], world: nodes.World, shape: geometry.Geomet
         )
     if world.node and not values["headless"]:
         raise ValueError(f"--node-rank {world.node} without --headless is not played here")
+
+
+def _check_speculation(asked: Mapping[str, Any]) -> None:
+    """What vllm/config/speculative.py refuses."""
+    method = asked.get("method")
+    if method not in _SPECULATION:
+        raise ValueError(f"1 validation error for SpeculativeConfig\nmethod\n  {method!r}")
+    if not asked.get("num_speculative_tokens"):
+        raise ValueError("num_speculative_tokens must be provided with speculative model")
+    if method in _WITH_MODEL and not (Path(str(asked.get("model"))) / "config.json").exists():
+        raise OSError(f"Can't load the configuration of {asked.get('model')!r}")
 
 
 if __name__ == "__main__":
