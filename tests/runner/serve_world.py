@@ -396,6 +396,7 @@ def solo(
     environment: Mapping[str, str] | None = None,
     pace: Mapping[str, float] | None = None,
     tensor: int = 1,
+    places: Mapping[str, str] | None = None,
     **changes: Any,
 ) -> Iterator[Pod]:
     """A pod of one stage in no namespace of its own, so that no privilege is needed."""
@@ -413,6 +414,7 @@ def solo(
             "token": str(folder / "token"),
             "termination_log": str(folder / "termination"),
             "shm": str(folder / "shm"),
+            **(places or {}),
         },
         "pace": {**PACE, **(pace or {})},
     }

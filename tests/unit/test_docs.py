@@ -71,7 +71,7 @@ NOT_REASONS = {
     *("Socket", "None"),
     *("Collected", "Discarded"),  # why a record was withdrawn, which no condition says
     "ReadWriteOncePod",
-    *("Waiting", "Refused", "Failed"),  # what a leader says of an adapter
+    *("Waiting", "Refused", "Failed", "Leaving"),  # what a leader says of an adapter
     *("ReplaceGroup", "Plan"),  # actions of events
     *(
         "TooLittleHeadroom",

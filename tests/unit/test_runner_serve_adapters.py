@@ -18,6 +18,7 @@ from tests.support.adapters import adapter, write
 
 from shardwright.runner.contract import (
     ADAPTER_FAILED,
+    ADAPTER_LEAVING,
     ADAPTER_REFUSED,
     ADAPTER_WAITING,
     MANIFEST,
@@ -64,6 +65,7 @@ def test_what_is_asked_for_and_absent_is_loaded_and_what_is_not_asked_for_goes()
     assert found.unload == ("c",)
     assert found.loaded == ("b",)
     assert found.troubles["a"][0] == ADAPTER_WAITING
+    assert found.troubles["c"][0] == ADAPTER_LEAVING
 
 
 def test_another_folder_under_the_same_name_is_loaded_anew() -> None:

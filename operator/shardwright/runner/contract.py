@@ -605,17 +605,19 @@ def links_heard(page: Any) -> dict[int, StageLinks]:
         raise ContractError(f"the status page tells no links: {error!r}") from error
 
 
-# What a leader says of an adapter that is not loaded.
+# What a leader says of an adapter that is not as it is asked for.
 ADAPTER_WAITING = "Waiting"  # its turn or its files have not come yet
 ADAPTER_REFUSED = "Refused"  # outside of what this pod was built or started for
 ADAPTER_FAILED = "Failed"  # the server did not take it; it is tried again
+ADAPTER_LEAVING = "Leaving"  # nobody asks for it any more, and it is still there
 
 
 @dataclass(frozen=True)
 class AdaptersHeard:
     """What a leader has loaded: by name, of the table whose digest it names.
 
-    `troubles` has (state, words) of each adapter that is asked for and not loaded.
+    `troubles` has (state, words) of each adapter that is asked for and not loaded, or the other
+    way round.
     """
 
     table: str

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from shardwright.runner.contract import (
     ADAPTER_FAILED,
+    ADAPTER_LEAVING,
     ADAPTER_REFUSED,
     ADAPTER_WAITING,
     Adapter,
@@ -112,6 +113,8 @@ def plan_round(
             troubles[name] = state
             load.append(adapter)
     kept = tuple(sorted(set(wanted) - set(troubles)))
+    for name in stale:
+        troubles.setdefault(name, (ADAPTER_LEAVING, "it is taken out"))
     return Round(tuple(sorted(stale)), tuple(load), kept, troubles)
 
 

@@ -65,6 +65,8 @@ class Leader(Pod):
         self._prober: Prober | None = None
         self._adapters: AdapterKeeper | None = None
         self._adapters_until = 0.0
+        # From the first on: a pod is never ready for the moment before its adapters are looked at.
+        self.view = replace(self.view, loading_adapters=self.request.adapters is not None)
         self._draining: Draining | None = None
         self._settle_at: float | None = None
         self._missing_at: float | None = None
@@ -168,7 +170,6 @@ class Leader(Pod):
             store = Path(self.places.store)
             self._adapters = AdapterKeeper(serving, table, store, self.request.http_port)
             self._adapters_until = time.monotonic() + self.pace.adapters
-            self.view = replace(self.view, loading_adapters=True)
 
     def _meet(self, now: float) -> tuple[Cause | None] | None:
         missing = sorted(set(range(1, self.request.pipeline)) - set(self._peers))
