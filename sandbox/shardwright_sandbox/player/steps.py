@@ -21,11 +21,13 @@ from shardwright.runner.contract import (
     REASON_MANIFEST_MISSING,
     REASON_MODEL_NOT_FOUND,
     REASON_TOOL_FAILED,
+    STEP_ADAPTER,
     STEP_CHECKPOINT,
     STEP_ENGINE,
     STEP_MODEL,
     STEP_SCORE,
     STORE,
+    AdapterFacts,
     ContractError,
     Manifest,
     ModelFacts,
@@ -50,6 +52,7 @@ from shardwright_sandbox.player.view import PodView
 
 _TOOLS = {
     STEP_MODEL: {"huggingface_hub": "sandbox"},
+    STEP_ADAPTER: {"huggingface_hub": "sandbox"},
     STEP_CHECKPOINT: {"tensorrt_llm": "sandbox", "modelopt": "sandbox"},
     STEP_ENGINE: {"tensorrt_llm": "sandbox", "tensorrt": "sandbox"},
 }
@@ -144,7 +147,8 @@ def _play(
     work = root / temporary_folder(request.step, request.key, pod.uid)
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    facts, commit = _write_artifact(pod, request, claims, work)
+    adapter = _write_adapter(request, work) if request.step == STEP_ADAPTER else None
+    facts, commit = (None, "") if adapter else _write_artifact(pod, request, claims, work)
     manifest = Manifest(
         step=request.step,
         key=request.key,
@@ -154,6 +158,7 @@ def _play(
         gpu=gpu if request.step == STEP_ENGINE else {},
         facts=facts,
         commit=commit,
+        adapter=adapter,
     )
     if corrupt:
         next(path for path in sorted(work.iterdir()) if path.name != "config.json").unlink()
@@ -172,6 +177,7 @@ def _report(manifest: Manifest, *, reused: bool) -> Report:
         key=manifest.key,
         commit=manifest.commit,
         facts=manifest.facts,
+        adapter=manifest.adapter,
         tools=manifest.tools,
         # the real size of a model decides what fits; the small files here do not
         total_bytes=manifest.facts.bytes if manifest.facts else manifest.total_bytes,
@@ -247,6 +253,18 @@ def _write_model(
     # what a hub would resolve a moving name to: always the same here
     commit = revision if pinned else hashlib.sha1(request.source.encode()).hexdigest()  # noqa: S324
     return models.facts(model), commit
+
+
+def _write_adapter(request: StepRequest, work: Path) -> AdapterFacts:
+    """An adapter whose name ends with its rank, as in `hf://acme/legal-r16`; it fits any model."""
+    rank = re.search(r"-r(\d{1,4})(?:@.*)?$", request.source)
+    if rank is None:
+        raise StepFailedError(
+            PERMANENT, REASON_MODEL_NOT_FOUND, f"{request.source}: the name tells no rank, as -r16"
+        )
+    write_json(work / "adapter_config.json", {"r": int(rank[1])})
+    write_small(work / "adapter_model.safetensors", request.key)
+    return AdapterFacts(int(rank[1]), 2.0 * int(rank[1]), ("q_proj", "v_proj"))
 
 
 def _facts_in_place(pod: PodView, uri: str, claims: Path) -> ModelFacts:

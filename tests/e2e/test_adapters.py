@@ -1,0 +1,107 @@
+"""Adapters of a deployment come and go: nothing is built, restarted or rolled for them.
+
+Simulated nodes run no server, so that what leaders would load is told by the table that they read.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from tests.support.kube import Json, Kube
+from tests.support.operator import Operator
+
+pytestmark = pytest.mark.e2e
+
+LIMITS: Json = {"maxRank": 16, "targetModules": ["attn_q", "attn_v"]}
+# A name's end tells the rank to whoever plays the fetch.
+PATIENCE = 60.0
+
+
+def lora(*names: str, **more: Json) -> Json:
+    adapters = [{"name": name, "uri": f"hf://acme/{name}"} for name in names]
+    return {"lora": {**LIMITS, "adapters": adapters, **more}}
+
+
+def table(kube: Kube, name: str) -> set[str]:
+    labels = f"shardwright.dev/adapters=true,shardwright.dev/deployment={name}"
+    items = kube.core.list_namespaced_config_map(kube.namespace, label_selector=labels).items
+    assert len(items) <= 1
+    found = json.loads(items[0].data["adapters.json"])["adapters"] if items else []
+    return {entry["name"] for entry in found}
+
+
+def states(kube: Kube, name: str) -> dict[str, str]:
+    listed = kube.get(name).get("status", {}).get("adapters", [])
+    return {item["name"]: item["state"] for item in listed}
+
+
+def until(kube: Kube, name: str, wanted: dict[str, str], served: set[str]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while (states(kube, name), table(kube, name)) != (wanted, served):
+        assert time.monotonic() < deadline, (states(kube, name), table(kube, name))
+        time.sleep(0.2)
+
+
+def uids(kube: Kube, name: str) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in kube.pods(name)}
+
+
+def steps(kube: Kube) -> list[str]:
+    items = kube.batch.list_namespaced_job(kube.namespace).items
+    return sorted(item.metadata.labels["shardwright.dev/step"] for item in items)
+
+
+def revisions(kube: Kube) -> list[str]:
+    items = kube.apps.list_namespaced_controller_revision(kube.namespace).items
+    return sorted(item.metadata.name for item in items)
+
+
+def test_adapters_come_and_go_and_an_invalid_one_harms_none(
+    running: Operator, h100s: list[str], kube: Kube
+) -> None:
+    kube.create("llama", lora("legal-r8"))
+    kube.wait_ready("llama", PATIENCE)
+    until(kube, "llama", {"legal-r8": "Ready"}, {"legal-r8"})
+    pods, known = uids(kube, "llama"), revisions(kube)
+    assert len(known) == 1
+
+    # Three more: one too wide, one that is nowhere. The others are served all the same.
+    kube.edit("llama", lora("legal-r8", "poems-r16", "wide-r64", "nowhere"))
+    wanted = {
+        "legal-r8": "Ready",
+        "poems-r16": "Ready",
+        "wide-r64": "Invalid",
+        "nowhere": "Failed",
+    }
+    until(kube, "llama", wanted, {"legal-r8", "poems-r16"})
+    status = kube.get("llama")["status"]
+    messages = {item["name"]: item["message"] for item in status["adapters"]}
+    assert "raise lora.maxRank to 64" in messages["wide-r64"]
+    conditions = {item["type"]: item for item in status["conditions"]}
+    assert conditions["Ready"]["status"] == "True"
+    assert conditions["AdaptersReady"]["status"] == "False"
+    assert "wide-r64" in conditions["AdaptersReady"]["message"]
+    leaders = [pod for pod in kube.pods("llama") if pod["metadata"]["labels"]]
+    assert all("shardwright.dev/adapters" in pod["metadata"]["annotations"] for pod in leaders)
+
+    # Taken out again: nothing else has moved.
+    kube.edit("llama", lora("poems-r16"))
+    until(kube, "llama", {"poems-r16": "Ready"}, {"poems-r16"})
+    assert uids(kube, "llama") == pods
+    assert revisions(kube) == known
+    assert steps(kube).count("engine") == 1
+
+    # A raised limit builds one engine, of the checkpoint that is there, and takes the wide one.
+    kube.edit("llama", lora("poems-r16", "wide-r64", maxRank=64))
+    until(
+        kube, "llama", dict.fromkeys(("poems-r16", "wide-r64"), "Ready"), {"poems-r16", "wide-r64"}
+    )
+    deadline = time.monotonic() + PATIENCE
+    while uids(kube, "llama") & pods:
+        assert time.monotonic() < deadline, "the replicas did not move to the new engine"
+        time.sleep(0.2)
+    kube.wait_ready("llama", PATIENCE)
+    assert steps(kube).count("engine") == 2
+    assert steps(kube).count("checkpoint") == steps(kube).count("model") == 1
