@@ -22,7 +22,14 @@ from shardwright.api import names
 from shardwright.api.asked import AskedSpec
 from shardwright.api.crd import CRD_NAME, crd
 from shardwright.api.resource import LLMDeployment
-from shardwright.api.status import Condition, GroupStatus, LLMDeploymentStatus
+from shardwright.api.status import (
+    BenchmarkPoint,
+    BenchmarkStatus,
+    Condition,
+    GroupStatus,
+    LLMDeploymentStatus,
+)
+from shardwright.plan.report import applied
 from shardwright_sandbox.clients import kubectl as find_kubectl
 from shardwright_sandbox.cluster import Sandbox
 from shardwright_sandbox.namespaces import make_namespace, remove_namespace
@@ -383,6 +390,38 @@ def test_status_is_stored_whole_and_moves_no_generation(cluster: Cluster) -> Non
     assert made["status"] == status, "what is missing was pruned: not in the schema"
     assert made["metadata"]["generation"] == 1
     assert LLMDeploymentStatus.read(made["status"]) == _status()
+
+
+def test_a_measured_run_in_status_outlives_what_the_operator_writes(cluster: Cluster) -> None:
+    cluster.create(manifest(MINIMAL_SPEC, "measured"), dry=False)
+    point = {name: 1.5 for name in BenchmarkPoint.model_fields if name != "concurrency"}
+    run = BenchmarkStatus(
+        revision="abc",
+        date="2026-01-01T00:00:00Z",
+        tool="t",
+        input_len=2048,
+        output_len=512,
+        points=[BenchmarkPoint.model_validate({**point, "concurrency": 1, "failed": 0})],
+        knee=1,
+        advice=["as it is"],
+    )
+    told = run.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    def write(manager: str, status: Mapping[str, Any]) -> None:
+        head = {"apiVersion": names.API_VERSION, "kind": names.KIND}
+        body = {**head, "metadata": {"name": "measured"}, "status": status}
+        options = ("--server-side", "--subresource=status", f"--field-manager={manager}", "-f-")
+        done = cluster.kubectl("apply", *options, given=json.dumps(body))
+        assert done.returncode == 0, done.stderr
+
+    write(names.MANAGER_BENCHMARK, {"benchmark": told})
+    write(names.MANAGER_STATUS, applied(_status().model_copy(update={"benchmark": run})))
+    assert cluster.get("measured")["status"]["benchmark"] == told
+    write(names.MANAGER_STATUS, applied(_status()))
+    found = cluster.get("measured")["status"]
+    assert found["benchmark"] == told
+    assert LLMDeploymentStatus.read(found).benchmark == run
+    assert found["replicas"] == 1
 
 
 def test_two_conditions_of_one_type_are_refused(cluster: Cluster) -> None:
