@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 import yaml
 
+from shardwright.api.resource import LLMDeployment
 from shardwright_sandbox import SandboxConfig, SandboxError
+from shardwright_sandbox.cli import REAL_PRODUCT
 from shardwright_sandbox.config import Layout
 from shardwright_sandbox.fleet import MAX_REAL, Pool, Taint, load_fleet, parse_fleet, real_pool
 from shardwright_sandbox.real import files, host, record, volumes
 from shardwright_sandbox.real.addresses import RANGE, SLOTS, Addresses
 from shardwright_sandbox.real.archive import Image, Layer, write_archive
 from shardwright_sandbox.real.folder import NodeFolder
+from shardwright_sandbox.real.start import REAL_LABEL
 
 FLEETS = Path(__file__).parents[2] / "sandbox" / "fleets"
 
@@ -50,6 +53,14 @@ def test_a_real_pool_says_only_what_a_real_node_does_not_tell_itself() -> None:
         parse_fleet({"pools": [{**good, "gpu": {"product": "NVIDIA-H200", "dra": True}}]}, "here")
     with pytest.raises(SandboxError, match="14 are the limit"):
         parse_fleet({"pools": [{**good, "count": 15}]}, "here")
+
+
+def test_the_model_of_the_readme_runs_on_real_nodes_only() -> None:
+    body = yaml.safe_load((FLEETS.parent / "tiny.yaml").read_text(encoding="utf-8"))
+    spec = LLMDeployment.model_validate(body).spec
+    assert spec.gpu is not None
+    assert spec.gpu.product == REAL_PRODUCT
+    assert spec.placement.node_selector == {REAL_LABEL: "true"}
 
 
 def test_the_sandboxs_real_pools_are_real_and_each_kubelet_has_its_own_user() -> None:
