@@ -255,6 +255,7 @@ def test_the_kinds_of_use_that_people_ask_for_are_all_there() -> None:
         ("llama-405b", 8, 2, "None", Backend.TENSORRT),
         ("llama-405b-fp8", 8, 1, "FP8", Backend.TENSORRT),
         ("llama-70b-fp8", 2, 1, "FP8", Backend.TENSORRT),
+        ("llama-70b-fp8-gated", 2, 1, "FP8", Backend.TENSORRT),
         ("llama-70b-pp2", 8, 2, "None", Backend.TENSORRT),
         ("llama-70b-awq", 1, 1, "INT4AWQ", Backend.TENSORRT),
         ("llama-8b", 1, 1, "None", Backend.TENSORRT),

@@ -32,8 +32,17 @@ from shardwright.plan.gate import (
 )
 from shardwright.plan.resolve import Planned, gated, model_folder, model_key, resolve
 from shardwright.plan.revisions import dump, load
+from shardwright.render.jobs import step_job
 from shardwright.resolved import Resolved, Score
-from shardwright.runner.contract import STEP_MODEL, STEP_PROOF, STEP_SCORE, Command
+from shardwright.runner.contract import (
+    ENV_REQUEST,
+    STEP_MODEL,
+    STEP_PROOF,
+    STEP_SCORE,
+    Command,
+    StepRequest,
+    decode,
+)
 from shardwright.runtimes import evaluation
 from shardwright.runtimes.base import ModelSource, Refusal
 from shardwright.runtimes.evaluation import Baseline, Way, way_of
@@ -396,6 +405,44 @@ def test_every_argument_of_lm_eval_s_model_is_recorded() -> None:
     words = argv[argv.index("--model_args") + 1].split(",")
     recorded = contracts.load("lm_eval")["model_args"]
     assert {word.split("=")[0] for word in words} <= set(recorded)
+
+
+@pytest.mark.parametrize("pipeline", [1, 2])
+def test_a_score_s_job_mounts_what_it_reads_and_knows_whom_to_ask(pipeline: int) -> None:
+    found = resolved(
+        {"task": "gsm8k", "minScore": 1.0},
+        model={"uri": "pvc://weights/llama"},
+        parallelism={"tensor": 2, "pipeline": pipeline},
+    )
+    assert found.gate is not None
+    one = found.gate.score
+    job = step_job(
+        one,
+        attempt=1,
+        owners=[specs.owner()],
+        spec=found.spec,
+        claim=specs.CLAIM,
+        settings=SETTINGS,
+        runner_config_map="runner",
+        leader="llama-0.ranks.llm.svc" if one.asks_leader else "",
+    )
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    # The tokenizer lies beside the user's own model.
+    assert "source" in {volume["name"] for volume in pod["volumes"]}
+    asked = decode(
+        StepRequest,
+        next(one["value"] for one in container["env"] if one["name"] == ENV_REQUEST),
+    )
+    assert (asked.step, asked.key, asked.config) == (STEP_SCORE, one.key, one.config)
+    gpus = container["resources"]["limits"].get("nvidia.com/gpu")
+    if pipeline == 1:
+        assert (gpus, asked.leader) == ("2", "")
+        assert asked.source.endswith(f"engine/{found.serve_key}")
+        assert container["image"] == found.image
+    else:
+        assert (gpus, asked.leader, asked.source) == (None, "llama-0.ranks.llm.svc", "")
+        assert container["image"] == IMAGE
 
 
 def as_runtime(name: str, asked: LLMDeploymentSpec) -> LLMDeploymentSpec:

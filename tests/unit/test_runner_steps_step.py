@@ -24,6 +24,7 @@ from shardwright.runner.contract import (
     REASON_TIMEOUT,
     REASON_TOOL_FAILED,
     REASON_UNKNOWN_FLAG,
+    STORE,
     StepRequest,
     artifact_key,
 )
@@ -421,3 +422,30 @@ def wait_for(path: Path, seconds: float = 60) -> None:
     while not path.exists() or not path.read_text():
         assert time.monotonic() < deadline, f"{path} did not come"
         time.sleep(0.02)
+
+
+def test_calibration_data_that_are_not_on_the_claim_are_told_before_a_tool_runs(
+    volumes: Volumes, tmp_path: Path
+) -> None:
+    mark = tmp_path / "ran"
+    program = f"import pathlib; pathlib.Path({str(mark)!r}).touch()"
+    asked = volumes.checkpoint()
+    named = with_command(
+        asked, sys.executable, "-c", program, "--calib_dataset", f"{STORE}/calibration/requests"
+    )
+    report = volumes.run(named)
+    assert (report.outcome, report.reason) == ("Permanent", "DatasetNotFound")
+    assert "calibration/requests is not on the claim" in report.message
+    assert not mark.exists()
+    (volumes.places.store / "calibration/requests").mkdir(parents=True)
+    assert volumes.run(named, "pod-2").reason == REASON_TOOL_FAILED  # it makes nothing
+    assert mark.exists()
+
+
+def test_calibration_data_that_a_tool_knows_by_name_are_none_of_the_claim_s(
+    volumes: Volumes,
+) -> None:
+    named = with_command(
+        volumes.checkpoint(), sys.executable, "-c", "", "--calib_dataset", "cnn_dailymail"
+    )
+    assert volumes.run(named).reason == REASON_TOOL_FAILED

@@ -76,6 +76,9 @@ LAUNCH_EACH = "each"
 LAUNCHES = (LAUNCH_MPI, LAUNCH_EACH)
 MPI_TOOLS = ("trtllm-llmapi-launch",)
 
+# The flag of quantizers that names calibration data; below STORE they are on the claim.
+CALIBRATION_FLAG = "--calib_dataset"
+
 # Tools whose scores the runner can read (Command.tool of the step `score`).
 TOOL_TRTLLM_EVAL = "trtllm-eval"
 TOOL_LM_EVAL = "lm_eval"

@@ -23,6 +23,7 @@ from shardwright.observe.quantity import to_millis, to_whole
 from shardwright.observe.world import Resources
 from shardwright.resolved import Artifact
 from shardwright.runner.contract import (
+    CALIBRATION_FLAG,
     STEP_CHECKPOINT,
     STEP_ENGINE,
     STORE,
@@ -213,7 +214,7 @@ def _quantize(spec: LLMDeploymentSpec, model: ModelSource) -> Command:
     if _calibration(spec) is not None:
         data = spec.quantization.calibration
         known = data.dataset in CALIBRATION_DATASETS
-        argv += ["--calib_dataset", data.dataset if known else f"{STORE}/{data.dataset}"]
+        argv += [CALIBRATION_FLAG, data.dataset if known else f"{STORE}/{data.dataset}"]
         argv += ["--calib_size", str(data.samples)]
         argv += ["--batch_size", str(data.batch_size)]
         argv += ["--calib_max_seq_length", str(data.max_seq_len)]

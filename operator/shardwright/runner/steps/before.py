@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardwright.runner.contract import (
+    CALIBRATION_FLAG,
     ENVIRONMENT,
+    PERMANENT,
+    REASON_DATASET_NOT_FOUND,
     REASON_GPU_MISMATCH,
     REASON_MANIFEST_MISSING,
     STEP_CHECKPOINT,
     STEP_ENGINE,
     STEP_MODEL,
+    STORE,
     StepRequest,
     artifact_folder,
 )
@@ -20,7 +24,7 @@ from shardwright.runner.steps import request as requests
 from shardwright.runner.steps.classify import Cause
 from shardwright.runner.steps.failure import StepFailedError
 from shardwright.runner.steps.request import Places
-from shardwright.runner.verify import ArtifactError, Wanted, check
+from shardwright.runner.verify import ArtifactError, Wanted, check, inside
 
 
 def source_inputs(
@@ -53,6 +57,27 @@ def source_inputs(
         return check(folder, wanted, between=between).inputs
     except ArtifactError as error:
         raise _bad_source(request, error.reason, str(error)) from error
+
+
+def data_there(request: StepRequest, places: Places) -> None:
+    """Do nothing if the calibration data that a command names are on the claim, or are a name.
+
+    A path that is not there is taken for the name of a data set by the tool, which then fails in
+    search of it on the network.
+
+    Raises:
+        StepFailedError: They are not there. That is mended under the same key.
+    """
+    for command in request.commands:
+        for flag, value in zip(command.argv, command.argv[1:]):  # noqa: B905 - Python 3.9
+            path = value[len(STORE) + 1 :]
+            on_claim = flag == CALIBRATION_FLAG and value.startswith(f"{STORE}/")
+            if on_claim and not (inside(path) and (places.store / path).exists()):
+                said = (
+                    f"quantization.calibration.dataset {path} is not on the claim; put it there, "
+                    "then edit the spec or set the annotation shardwright.dev/restartedAt"
+                )
+                raise StepFailedError(Cause(PERMANENT, REASON_DATASET_NOT_FOUND, said))
 
 
 def gpu_entry(request: StepRequest) -> dict[str, str]:

@@ -32,7 +32,7 @@ from shardwright.runner.log import say
 from shardwright.runner.publish import ContentError, publish, seal, settle
 from shardwright.runner.steps import request as requests
 from shardwright.runner.steps.around import CGROUP, MemoryWatch, free_bytes
-from shardwright.runner.steps.before import gpu_entry, source_inputs
+from shardwright.runner.steps.before import data_there, gpu_entry, source_inputs
 from shardwright.runner.steps.classify import Cause, Surroundings, classify
 from shardwright.runner.steps.excerpt import with_tail
 from shardwright.runner.steps.failure import DeadlineError, StepFailedError, storage_cause
@@ -138,6 +138,7 @@ class Step:
         request, out = self.request, workspace.out
         made_from = source_inputs(request, self.places, self._between)
         shape = requests.asked_shape(request, made_from)
+        data_there(request, self.places)
         gpu = gpu_entry(request)
         memory = MemoryWatch(self.cgroup)
         endings = [self._tool(command, workspace, memory) for command in request.commands]
