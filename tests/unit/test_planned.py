@@ -532,7 +532,24 @@ def test_a_given_shape_that_does_not_fit_by_estimate_is_warned_of() -> None:
     assert message == plan.reasons[-1]
     assert message.startswith("warning: by estimate it does not fit: tensor 2 × pipeline 1")
     assert "one sequence of maxSeqLen 131072" in message
+    shorter = int(message.split("a maxSeqLen of at most ")[1].split(",")[0])
+    fitting = {**TIGHT["engine"]["limits"], "maxSeqLen": shorter}
+    world.see(asked(**{**TIGHT, "engine": {"limits": fitting}}))
+    assert world.condition("Accepted")[:2] == ("True", "Accepted"), "what is offered fits"
     world.see(asked(**GIVEN))
+    assert world.condition("Accepted")[:2] == ("True", "Accepted")
+
+
+def test_a_share_of_memory_that_leaves_too_little_to_start_is_warned_of() -> None:
+    world = World(hopper())
+    share = {"runtime": "VLLM", "limits": {"gpuMemoryFraction": 0.995, "maxSeqLen": 4096}}
+    plan = world.see(asked(**{**GIVEN, "engine": share})).plan
+    assert plan is not None
+    assert world.condition("Accepted")[:2] == ("True", "AcceptedWithWarning")
+    safer = float(plan.reasons[-1].split("a memory fraction of ")[1].split()[0])
+    assert safer < 0.995
+    share["limits"] |= {"gpuMemoryFraction": safer - 0.01}
+    world.see(asked(**{**GIVEN, "engine": share}))
     assert world.condition("Accepted")[:2] == ("True", "Accepted")
 
 

@@ -17,6 +17,7 @@ from shardwright.plan.given import given_room
 from shardwright.plan.question import headline_of, limits_of, shape_of
 from shardwright.plan.resolve import Planned
 from shardwright.plan.revisions import dump, load, spec_digest
+from shardwright.render.pods import group_pods
 from shardwright.runner.config_keys import kept_config, pack_config
 from shardwright.runner.contract import ModelFacts
 from shardwright.runtimes.base import Refusal
@@ -50,6 +51,16 @@ def config(spec: LLMDeploymentSpec) -> dict[str, Any]:
 def keys(spec: LLMDeploymentSpec) -> dict[str, str]:
     found = specs.resolved(spec, MIXTRAL)
     return {**{one.step: one.key for one in found.artifacts}, "proof": found.proof_key}
+
+
+@pytest.mark.parametrize("split", [{"expert": 4}, {"attentionData": 4}, {"expert": 2}, {}])
+def test_groups_of_a_stage_take_no_gpus_of_their_own(split: dict[str, int]) -> None:
+    spec = asked(parallelism={"tensor": 4, "pipeline": 2, **split})
+    assert refused(spec) is None
+    found = group_pods(specs.resolved(spec, MIXTRAL), specs.identity(), "runner")
+    gpus = [pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] for pod in found]
+    assert gpus == ["4", "4"]
+    assert spec.world_size == 8
 
 
 def test_the_converter_deals_experts_out() -> None:

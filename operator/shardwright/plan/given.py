@@ -27,6 +27,7 @@ from shardwright.runtimes.base import Refusal
 from shardwright.runtimes.registry import runtime
 from shardwright.sizing.blocks import block_refusal
 from shardwright.sizing.constants import constants_of
+from shardwright.sizing.memory import tight
 from shardwright.sizing.model import Model
 from shardwright.sizing.question import GIB
 from shardwright.sizing.shape import MemoryPlan, Shape
@@ -81,6 +82,7 @@ def given_room(
     if lacking and measured(spec.engine) and not gpu.doubt:
         return Refusal("DoesNotFit", f"{lacking}; {_nearest(spec, facts, model, gpu, domain)}")
     warned = (f"{WARNING}by estimate it does not fit: {lacking}",) if lacking else ()
+    warned += tuple(WARNING + words for words in tight(plan.stages, engine_settings(spec.engine)))
     return Planned(room=room_of(plan), reasons=(*_given_words(asked, plan), *warned))
 
 
@@ -95,9 +97,13 @@ def does_not_fit(spec: LLMDeploymentSpec, plan: MemoryPlan) -> str:
         f"{worst.total / GIB:.1f} GiB (weights {worst.weights / GIB:.1f}) before any KV cache, and "
         f"{max(0, worst.kv_pool) / GIB:.1f} GiB hold {max(0, plan.kv_tokens)} tokens, fewer than "
         f"one sequence of maxSeqLen {spec.engine.limits.max_seq_len}; use more GPUs (tensor, "
-        "pipeline), fewer bits (quantization), a shorter maxSeqLen, or leave parallelism out to "
+        f"pipeline), fewer bits (quantization){_shorter(plan)}, or leave parallelism out to "
         "have it chosen"
     )
+
+
+def _shorter(plan: MemoryPlan) -> str:
+    return f", a maxSeqLen of at most {plan.kv_tokens}" if plan.kv_tokens > 0 else ""
 
 
 def measured(engine: EngineSpec) -> bool:

@@ -108,11 +108,11 @@ def plan_memory(
         constants=constants.row,
         sources=constants.sources,
         notes=_notes(model, precision, engine, gpu.product, shape, draft is not None)
-        + _tight(stages, engine),
+        + tight(stages, engine),
     )
 
 
-def _tight(stages: Sequence[StageMemory], engine: EngineSettings) -> tuple[str, ...]:
+def tight(stages: Sequence[StageMemory], engine: EngineSettings) -> tuple[str, ...]:
     """What must be said when the room beside the fraction is too small for what stands there."""
     least = min(stages, key=lambda stage: stage.left)
     if least.left >= 0 or least.kv_pool <= 0:

@@ -56,8 +56,8 @@ def longest_request_fits(subject: Subject, memory: MemoryPlan) -> Refusal | None
         return None
     return Refusal(
         "LongestRequestDoesNotFit",
-        f"maxSeqLen {longest}: the KV cache holds {memory.kv_tokens} tokens; lower maxSeqLen, or "
-        "use more GPUs",
+        f"maxSeqLen {longest}: the KV cache holds {memory.kv_tokens} tokens; lower maxSeqLen to "
+        "that, or use more GPUs",
     )
 
 
