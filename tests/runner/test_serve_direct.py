@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tests.golden import specs
 from tests.runner.serve_world import HTTP, World, eventually, needs_root, world
 from tests.standin import running
@@ -32,6 +33,7 @@ from shardwright.runner.contract import (
     encode,
 )
 from shardwright.runner.verify import sha256_of
+from shardwright.runtimes.metrics import pages_of
 from shardwright.runtimes.registry import runtime
 
 pytestmark = [needs_root, pytest.mark.timeout(180)]
@@ -106,7 +108,8 @@ def group(name: str, folder: Path, root: Path, model: Path) -> Iterator[World]:
     engine = runtime(Runtime(name))
     library = str(root / "usr/local/lib/shardwright-standin")
     inherited = os.environ.get("PYTHONPATH")
-    path = [str(Path(python).parent), str(root / "usr/local/bin"), os.environ["PATH"]]
+    bins = [root / "usr/local/bin", root / "usr/bin"]
+    path = [str(Path(python).parent), *map(str, bins), os.environ["PATH"]]
     with world(
         folder,
         2,
@@ -125,7 +128,8 @@ def group(name: str, folder: Path, root: Path, model: Path) -> Iterator[World]:
             "PYTHONPATH": f"{library}:{inherited}" if inherited else library,
         }
         for stage in (0, 1):
-            made.start(stage, command=engine.serve_command(resolved, stage))
+            pages = pages_of(resolved) if stage == 0 else ()
+            made.start(stage, command=engine.serve_command(resolved, stage), metrics=pages)
         made.ready(90)
         yield made
 
@@ -181,3 +185,39 @@ def test_a_killed_rank_takes_the_group_down(
         reports = [pod.end(60) for pod in (leader, worker)]
         assert {report.outcome for report in reports} == {"Environment"}
         assert {report.reason for report in reports} <= {"PeerLost", "RankFailed", "Killed"}
+
+
+@each
+def test_the_leader_tells_the_engine_s_metrics_and_each_stage_its_gpus(
+    name: str, tmp_path: Path, root: Path, model: Path, reference: dict[str, str]
+) -> None:
+    with group(name, tmp_path, root, model) as made:
+        leader, worker = made.pods
+
+        def counted() -> dict[str, float]:
+            found = values(leader.get("/metrics")[1])
+            return found if found.get("shardwright_time_to_first_token_seconds_count") else {}
+
+        def asked() -> dict[str, float]:
+            assert ask(made, *next(iter(reference.items()))) == ""
+            return counted()
+
+        told = eventually(asked, 60, leader.log)
+        assert told["shardwright_engine_up"] == 1
+        assert told["shardwright_scrape_errors_total"] == 0
+        assert 0 <= told["shardwright_kv_cache_utilization"] <= 1
+        assert {"shardwright_requests_running", "shardwright_requests_waiting"} <= set(told)
+        for pod in (leader, worker):
+            gpus = values(pod.get("/metrics")[1])
+            assert gpus["shardwright_gpu_utilization"] == 0
+            assert gpus["shardwright_gpu_memory_total_bytes"] > 0
+        assert "shardwright_engine_up" not in values(worker.get("/metrics")[1])
+
+
+def values(text: str) -> dict[str, float]:
+    """The last sample of each name."""
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
