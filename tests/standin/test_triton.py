@@ -259,6 +259,13 @@ def refused(pod: Pod, words: Sequence[str] = ()) -> str:
     return done.stdout + done.stderr
 
 
+NAME = 'name: "tensorrt_llm"\n'
+HEADS = "".join(
+    f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+    for key, value in {"decoding_mode": "medusa", "medusa_choices": "{0}, {0, 0}"}.items()
+)
+
+
 def test_what_does_not_fit_ends_the_job_with_the_cause(triton: Machine, model: Path) -> None:
     pod = deploy(triton, model, 2, 1, "TensorRT")
     config = Path(pod.places.scratch) / "repository/tensorrt_llm/config.pbtxt"
@@ -268,6 +275,8 @@ def test_what_does_not_fit_ends_the_job_with_the_cause(triton: Machine, model: P
         ('key: "tokenizer_dir"', 'key: "tokenizer"'): "Cannot find parameter with name: tokeniz",
         (str(pod.request.artifact), "/no/engine"): "path at /no/engine does not exist",
         ("max_batch_size: 16", "max_batch_size: many"): "a int32 is expected",
+        (NAME, NAME + HEADS): "has 2 tokens, and the engine is built for 0",
+        (NAME, NAME + HEADS.replace("{0}, ", "{a}, ")): "cannot be read",
         ("preferred_batch_size: [ 16 ]", "preferred_batch_size: [ 17 ]"): "must be <= max batch",
     }
     for (old, new), words in changes.items():

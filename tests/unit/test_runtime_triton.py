@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import pytest
 from shardwright_standin import commandline, contracts
+from shardwright_standin.triton import pbtxt
 from tests.golden import specs
+from tests.unit import test_speculative
 from tests.unit.test_triton_repository import resolved
 
 from shardwright.api.settings import Settings
@@ -245,3 +248,95 @@ def test_a_model_with_code_of_its_own_needs_trust() -> None:
 def test_the_recorded_command_line_is_strict(words: list[str]) -> None:
     with pytest.raises(SystemExit):
         commandline.parse("tritonserver", words)
+
+
+def drafting(method: str, backend: str, **config: Any) -> dict[str, Any]:
+    model = {"model": {"uri": test_speculative.DRAFT}}
+    wish = {"method": method, "maxDraftLen": 3}
+    return {
+        "engine": {"backend": backend, "config": config},
+        "speculative": wish if method in test_speculative.OWN else {**wish, **model},
+    }
+
+
+def drafted(method: str, backend: str) -> Resolved:
+    changes = drafting(method, backend)
+    engine = {"runtime": "Triton", **changes.pop("engine")}
+    return test_speculative.resolved(specs.spec(engine=engine, **changes))
+
+
+@pytest.mark.parametrize(
+    ("method", "backend", "source"),
+    [
+        ("Medusa", "TensorRT", ""),
+        ("Eagle", "TensorRT", ""),
+        ("DraftModel", "TensorRT", "triton-bls-drafts"),
+        ("Eagle3", "TensorRT", "triton-decoding-modes"),
+        ("NGram", "TensorRT", "triton-decoding-modes"),
+        ("MTP", "TensorRT", "triton-decoding-modes"),
+        ("DraftModel", "PyTorch", ""),
+        ("Eagle3", "PyTorch", ""),
+        ("NGram", "PyTorch", ""),
+        ("MTP", "PyTorch", ""),
+        ("Medusa", "PyTorch", "trtllm-speculation-tensorrt"),
+        ("Eagle", "PyTorch", "trtllm-eagle-is-eagle3"),
+    ],
+)
+def test_what_drafts_is_taken_or_refused_with_a_source(
+    method: str, backend: str, source: str
+) -> None:
+    found = refusal(**drafting(method, backend))
+    assert (found.source if found else "") == source
+    if found:
+        assert found.reason == "SpeculationNotSupported"
+        assert f"speculative.method {method}" in found.message
+
+
+@pytest.mark.parametrize(("method", "mode"), [("Medusa", "medusa"), ("Eagle", "eagle")])
+def test_heads_are_converted_built_and_decoded_with(method: str, mode: str) -> None:
+    found = drafted(method, "TensorRT")
+    convert, build = (artifact.commands[0].argv for artifact in found.artifacts[-2:])
+    assert convert[1] == f"/app/examples/{mode}/convert_checkpoint.py"
+    at = build.index("--speculative_decoding_mode")
+    assert build[at + 1] == mode
+    prepared = request(found).prepared
+    assert prepared is not None
+    written = prepared.files["tensorrt_llm/config.pbtxt"]
+    parameters = {
+        key: value["string_value"] for key, value in pbtxt.parse(written)["parameters"].items()
+    }
+    assert parameters["decoding_mode"] == mode
+    assert parameters[f"{mode}_choices"] == "{0}, {0, 0}, {0, 0, 0}"
+    asked = refusal(**drafting(method, "TensorRT", decoding_mode="top_k"))
+    assert asked is not None
+    assert asked.message.endswith("use speculative instead")
+
+
+def test_the_llm_api_s_model_gets_what_drafts() -> None:
+    found = drafted("DraftModel", "PyTorch")
+    asked = request(found)
+    assert asked.prepared is not None
+    (config,) = (
+        json.loads(text)
+        for path, text in asked.prepared.files.items()
+        if path.endswith("model.yaml")
+    )
+    (draft,) = asked.also
+    assert config["speculative_config"] == {
+        "decoding_type": "Draft_Target",
+        "max_draft_len": 3,
+        "speculative_model": draft.artifact,
+    }
+
+
+def test_experts_and_attention_by_data_reach_the_llm_api_or_are_refused() -> None:
+    split = {"tensor": 4, "expert": 4, "attentionData": 4}
+    found = resolved("PyTorch", parallelism=split)
+    prepared = request(found).prepared
+    assert prepared is not None
+    config = json.loads(prepared.files["llama-8b/1/model.yaml"])
+    assert config["moe_expert_parallel_size"] == 4
+    assert config["enable_attention_dp"] is True
+    asked = refusal(parallelism=split)
+    assert asked is not None
+    assert asked.source == "trtllm-attention-data-pytorch"

@@ -23,7 +23,7 @@ from shardwright.resolved import Draft
 from shardwright.runner.contract import Command, ModelFacts
 from shardwright.runtimes.base import ModelSource, Refusal
 from shardwright.runtimes.tensorrt_precision import DTYPES, model_dtype
-from shardwright.runtimes.tensorrt_versions import EXAMPLES
+from shardwright.runtimes.triton_versions import examples_of
 
 # The discriminator of speculative_config; each is taken by the PyTorch backend alone.
 DECODING_TYPES: Mapping[SpeculationMethod, str] = {
@@ -163,7 +163,7 @@ def convert(spec: LLMDeploymentSpec, model: ModelSource) -> Command:
         raise ValueError(f"speculative.method {method} is not compiled into an engine")
     dtype = model_dtype(spec.model.dtype, model.facts.dtype)
     argv = [
-        *("python3", f"{EXAMPLES}/{COMPILED[method][0]}/convert_checkpoint.py"),
+        *("python3", f"{examples_of(spec)}/{COMPILED[method][0]}/convert_checkpoint.py"),
         *("--model_dir", model.folder),
         *heads_flags(spec, model.draft),
         *("--output_dir", "{out}"),
@@ -227,6 +227,11 @@ def build_flags(spec: LLMDeploymentSpec) -> tuple[str, ...]:
     )
 
 
+def choices(length: int) -> list[list[int]]:
+    """A tree of drafts that is a chain: each path is the beginning of the next."""
+    return [[0] * depth for depth in range(1, length + 1)]
+
+
 def serve_keys(spec: LLMDeploymentSpec, draft: Draft | None) -> dict[str, Any]:
     """The block `speculative_config` of the server's configuration file."""
     wish = spec.speculative
@@ -235,8 +240,7 @@ def serve_keys(spec: LLMDeploymentSpec, draft: Draft | None) -> dict[str, Any]:
     length = wish.max_draft_len
     if wish.method in COMPILED:
         kind = COMPILED[wish.method][1]
-        # One token a step: each path of the tree is the beginning of the next.
-        chain = [[0] * depth for depth in range(1, length + 1)]
+        chain = choices(length)
         config: dict[str, Any] = {"decoding_type": kind, "max_draft_len": length}
         if wish.method is SpeculationMethod.MEDUSA:
             config |= {"num_medusa_heads": length, "medusa_choices": chain}

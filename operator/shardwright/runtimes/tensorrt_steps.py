@@ -15,7 +15,6 @@ from shardwright.api.spec import (
     Backend,
     KVPrecision,
     LLMDeploymentSpec,
-    Runtime,
     WeightPrecision,
 )
 from shardwright.observe.gpus import catalogue_memory
@@ -34,7 +33,7 @@ from shardwright.runner.contract import (
     checkpoint_files,
     engine_files,
 )
-from shardwright.runtimes import tensorrt_lora, tensorrt_speculative, triton_versions
+from shardwright.runtimes import tensorrt_lora, tensorrt_speculative
 from shardwright.runtimes.base import ModelSource
 from shardwright.runtimes.tensorrt_experts import convert_flags
 from shardwright.runtimes.tensorrt_precision import (
@@ -44,7 +43,7 @@ from shardwright.runtimes.tensorrt_precision import (
     QFORMATS,
     model_dtype,
 )
-from shardwright.runtimes.tensorrt_versions import EXAMPLES
+from shardwright.runtimes.triton_versions import examples_of
 
 # Families whose convert_checkpoint.py takes --tp_size and --pp_size alike, by the config's
 # model_type. Gemma's takes a world size and no pipeline; it is left to quantize.py and PyTorch.
@@ -189,15 +188,10 @@ def _quantize_gpus(facts: ModelFacts, product: str) -> int:
     return min(GPUS_PER_NODE_AT_MOST, max(1, needed))
 
 
-def _examples(spec: LLMDeploymentSpec) -> str:
-    """Where the image has TensorRT-LLM's examples."""
-    return triton_versions.EXAMPLES if spec.engine.runtime is Runtime.TRITON else EXAMPLES
-
-
 def _quantize(spec: LLMDeploymentSpec, model: ModelSource) -> Command:
     compiled = spec.engine.backend is Backend.TENSORRT
     argv = [
-        *("python3", f"{_examples(spec)}/quantization/quantize.py"),
+        *("python3", f"{examples_of(spec)}/quantization/quantize.py"),
         *("--model_dir", model.folder),
         *("--output_dir", "{out}"),
         *("--dtype", model_dtype(spec.model.dtype, model.facts.dtype)),
@@ -229,7 +223,7 @@ def _convert(spec: LLMDeploymentSpec, model: ModelSource) -> Command:
         return tensorrt_speculative.convert(spec, model)
     family = CONVERTERS[model.facts.model_type]
     argv = [
-        *("python3", f"{_examples(spec)}/models/core/{family}/convert_checkpoint.py"),
+        *("python3", f"{examples_of(spec)}/models/core/{family}/convert_checkpoint.py"),
         *("--model_dir", model.folder),
         *("--output_dir", "{out}"),
         *("--dtype", model_dtype(spec.model.dtype, model.facts.dtype)),

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwright.api.spec import Backend
+from shardwright.api.spec import Backend, SpeculationMethod
 from shardwright.runtimes import tensorrt_checks as engine_checks
-from shardwright.runtimes import tensorrt_config, tensorrt_versions, triton_versions
+from shardwright.runtimes import (
+    tensorrt_config,
+    tensorrt_speculative,
+    tensorrt_versions,
+    triton_versions,
+)
 from shardwright.runtimes.base import Refusal
 from shardwright.runtimes.tensorrt_checks import Asked, Check
 from shardwright.runtimes.triton_options import refused_option
@@ -99,6 +104,32 @@ def no_adapters(asked: Asked) -> Refusal | None:
     )
 
 
+def speculation_not_supported(asked: Asked) -> Refusal | None:
+    """What drafts, where engine, backend or precision do not go with it."""
+    wish = asked.spec.speculative
+    if wish is None:
+        return None
+    compiled = tensorrt_speculative.COMPILED
+    if asked.backend is not Backend.TENSORRT or wish.method in compiled:
+        return tensorrt_speculative.refuse_spec(asked.spec)
+    heads = " or ".join(compiled)
+    if wish.method is SpeculationMethod.DRAFT_MODEL:
+        return Refusal(
+            "SpeculationNotSupported",
+            f"speculative.method {wish.method} with {asked.version} and engine.backend TensorRT: "
+            "tensorrt_llm_bls asks the draft's engine only for requests that say num_draft_tokens, "
+            "and two engines in one server are spread over one node at most; use backend PyTorch, "
+            f"or {heads} heads",
+            source="triton-bls-drafts",
+        )
+    return Refusal(
+        "SpeculationNotSupported",
+        f"speculative.method {wish.method} with {asked.version} and engine.backend TensorRT: its "
+        f"model for engines decodes with {heads} heads; use those, or backend PyTorch",
+        source="triton-decoding-modes",
+    )
+
+
 def refused_config(asked: Asked) -> Refusal | None:
     """An option that the operator sets, that is not known, or that has another type."""
     if asked.backend is Backend.TENSORRT:
@@ -121,6 +152,7 @@ SPEC_CHECKS: tuple[Check, ...] = (
     engine_checks.not_a_gptq_name,
     engine_checks.attention_by_data_not_on_backend,
     engine_checks.experts_not_in_quantizer,
+    speculation_not_supported,
     served_name_taken,
     refused_config,
 )

@@ -169,7 +169,17 @@ def refused_option(spec: LLMDeploymentSpec) -> Refusal | None:
             return Refusal(
                 "UnknownEngineConfig", f"{path} is {value!r}, and it must be {option.takes}"
             )
-    return _without_paged_context(spec)
+    return _decoding_of_heads(spec) or _without_paged_context(spec)
+
+
+def _decoding_of_heads(spec: LLMDeploymentSpec) -> Refusal | None:
+    """The mode of decoding is that of the heads."""
+    if spec.speculative is None or "decoding_mode" not in spec.engine.config:
+        return None
+    return Refusal(
+        "ReservedEngineConfig",
+        "engine.config.decoding_mode is set by the operator; use speculative instead",
+    )
 
 
 def _without_paged_context(spec: LLMDeploymentSpec) -> Refusal | None:

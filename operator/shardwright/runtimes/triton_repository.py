@@ -17,6 +17,7 @@ from shardwright.api.spec import Backend, LLMDeploymentSpec
 from shardwright.resolved import Resolved
 from shardwright.runtimes import tensorrt_serve
 from shardwright.runtimes import triton_tensors as known
+from shardwright.runtimes.tensorrt_speculative import COMPILED, choices
 from shardwright.runtimes.tensorrt_steps import paged_context_fmha
 from shardwright.runtimes.triton_model_config import (
     Batching,
@@ -133,8 +134,26 @@ def _tensorrt_llm(spec: LLMDeploymentSpec, stages: int, asked: Mapping[str, Valu
             "guided_decoding_backend": "",
             "xgrammar_tokenizer_info_path": "",
             **of_place(asked, Place.ENGINE),
+            **_drafting(spec),
         },
     )
+
+
+def _drafting(spec: LLMDeploymentSpec) -> dict[str, Value]:
+    """Heads that are compiled in, and which of their tokens are tried.
+
+    Left out, the backend tries a tree of 63 paths (`mc_sim_7b_63`), for which no engine here is
+    built.
+    """
+    wish = spec.speculative
+    if wish is None or wish.method not in COMPILED:
+        return {}
+    mode, _ = COMPILED[wish.method]
+    paths = (", ".join(map(str, path)) for path in choices(wish.max_draft_len))
+    return {
+        "decoding_mode": mode,
+        f"{mode}_choices": ", ".join(f"{{{path}}}" for path in paths),
+    }
 
 
 def _postprocessing(spec: LLMDeploymentSpec, asked: Mapping[str, Value]) -> ModelConfig:

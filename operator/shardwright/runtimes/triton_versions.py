@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from shardwright.api.spec import LLMDeploymentSpec, Runtime
+from shardwright.runtimes import tensorrt_versions
+
 # The newest release of Triton for each version of TensorRT-LLM.
 RELEASES: Mapping[str, str] = {
     "1.0.0": "25.10",
@@ -26,6 +29,11 @@ _REPOSITORY = "nvcr.io/nvidia/tritonserver"
 EXAMPLES = "/app/examples"
 ALL_MODELS = "/app/all_models"
 SERVER = "/opt/tritonserver/bin/tritonserver"
+
+
+def examples_of(spec: LLMDeploymentSpec) -> str:
+    """Where an image that builds has TensorRT-LLM's examples."""
+    return EXAMPLES if spec.engine.runtime is Runtime.TRITON else tensorrt_versions.EXAMPLES
 
 
 def known_image(version: str) -> str | None:

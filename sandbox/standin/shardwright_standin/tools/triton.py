@@ -8,6 +8,7 @@ first lets them go.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -182,6 +183,7 @@ def _plan(model: Model, size: int) -> tuple[loading.LoadOrder, Limits, int]:
             f"When specifying deviceIds, deviceIds ({len(devices)}) * numNodes ({nodes}) must be "
             f"equal to tp*pp*cp (tp is {config.tensor}, pp is {config.pipeline}, cp is 1)"
         )
+    _check_choices(given, config.build["max_draft_len"])
     asked = {
         "max_batch_size": config.build["max_batch_size"],
         "max_num_tokens": config.build["max_num_tokens"],
@@ -194,6 +196,28 @@ def _plan(model: Model, size: int) -> tuple[loading.LoadOrder, Limits, int]:
     )
     limits = llm.engine_limits(config, asked)
     return order, limits, int(config.pretrained["eos_token_id"])
+
+
+def _check_choices(given: Mapping[str, str], longest: int) -> None:
+    """Hold the tree of heads' tokens against what the engine was built for.
+
+    Greedy speculation changes no token, so it is not played. What the backend cannot read it
+    leaves out with a warning, and takes a tree that is larger than ours; both end here.
+
+    Raises:
+        RepositoryError: When it does not fit.
+    """
+    mode = given.get("decoding_mode", "")
+    if mode not in ("medusa", "eagle"):
+        return
+    text = given.get(f"{mode}_choices", "")
+    paths = re.findall(r"\{([0-9, ]+)\}", text)
+    if not paths or ", ".join(f"{{{path}}}" for path in paths) != text:
+        raise RepositoryError(f"{mode}_choices {text!r} cannot be read; the default does not fit")
+    if len(paths) > longest:
+        raise RepositoryError(
+            f"{mode}_choices has {len(paths)} tokens, and the engine is built for {longest}"
+        )
 
 
 def _serve_llm(values: Mapping[str, Any], models: Mapping[str, Model]) -> int:
