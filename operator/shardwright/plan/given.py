@@ -81,7 +81,9 @@ def given_room(
     lacking = does_not_fit(spec, plan)
     if lacking and measured(spec.engine) and not gpu.doubt:
         return Refusal("DoesNotFit", f"{lacking}; {_nearest(spec, facts, model, gpu, domain)}")
-    warned = (f"{WARNING}by estimate it does not fit: {lacking}",) if lacking else ()
+    warned: tuple[str, ...] = ()
+    if lacking:
+        warned = (f"{WARNING}by estimate it does not fit: {lacking}",)
     warned += tuple(WARNING + words for words in tight(plan.stages, engine_settings(spec.engine)))
     return Planned(room=room_of(plan), reasons=(*_given_words(asked, plan), *warned))
 
