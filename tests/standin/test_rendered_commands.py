@@ -67,7 +67,7 @@ SERVERS = ("trtllm-serve", "trtllm-llmapi-launch", "tritonserver")
 
 
 def test_every_example_builds_and_serves() -> None:
-    assert len(FILES) == 12
+    assert len(FILES) == 13
     for path in FILES:
         assert rendered(path)[-1].tool in SERVERS
     tools = {command.tool for path in FILES for command in rendered(path)}
