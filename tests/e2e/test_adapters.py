@@ -83,7 +83,9 @@ def test_adapters_come_and_go_and_an_invalid_one_harms_none(
     assert conditions["Ready"]["status"] == "True"
     assert conditions["AdaptersReady"]["status"] == "False"
     assert "wide-r64" in conditions["AdaptersReady"]["message"]
-    leaders = [pod for pod in kube.pods("llama") if pod["metadata"]["labels"]]
+    role = "shardwright.dev/role"
+    leaders = [pod for pod in kube.pods("llama") if pod["metadata"]["labels"][role] == "leader"]
+    assert leaders
     assert all("shardwright.dev/adapters" in pod["metadata"]["annotations"] for pod in leaders)
 
     # Taken out again: nothing else has moved.
