@@ -120,6 +120,26 @@ def test_what_modelopt_has_quantized_is_known_by_its_note(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("tokenizer", "code"),
+    [
+        (b'{"auto_map": {"AutoTokenizer": ["tokenization_evil.Evil", null]}}', True),
+        (b'{"tokenizer_class": "PreTrainedTokenizerFast"}', False),
+    ],
+)
+def test_code_of_a_tokenizer_is_code_of_the_model(
+    tmp_path: Path, tokenizer: bytes, *, code: bool
+) -> None:
+    folder = put(tmp_path / "m", **{"tokenizer_config.json": tokenizer})
+    assert model_facts(folder).remote_code is code
+
+
+def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    folder = put(tmp_path / "m", **{"tokenizer_config.json": b"[]"})
+    with pytest.raises(ModelFactsError, match=r"tokenizer_config\.json"):
+        model_facts(folder)
+
+
+@pytest.mark.parametrize(
     ("changes", "field"),
     [
         ({"num_hidden_layers": None}, "num_hidden_layers"),

@@ -165,7 +165,7 @@ def test_the_question_is_the_same(name: str) -> None:
     here, there = from_cli(SPECS[name]), from_operator(SPECS[name])
     assert here.uri == there.model.uri
     assert here.workload == question.workload_of(there)
-    assert here.engine == question.engine_settings(there.engine)
+    assert here.engine == question.engine_settings(there.engine, there.lora, there.speculative)
     replicas = max(1, there.replicas)
     assert replace(here.limits, replicas=replicas) == question.limits_of(there, replicas)
     left_out = SPECS[name].get("replicas") is None

@@ -84,7 +84,8 @@ def given_room(
     warned: tuple[str, ...] = ()
     if lacking:
         warned = (f"{WARNING}by estimate it does not fit: {lacking}",)
-    warned += tuple(WARNING + words for words in tight(plan.stages, engine_settings(spec.engine)))
+    room = tight(plan.stages, engine_settings(spec.engine))
+    warned += tuple(WARNING + words for words in room)
     return Planned(room=room_of(plan), reasons=(*_given_words(asked, plan), *warned))
 
 

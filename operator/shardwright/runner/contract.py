@@ -466,8 +466,9 @@ class ModelFacts:
     Sizes are counts; `bytes` is the size of the fetched weights on disk, 0 when unknown.
     `quantization` is the method of a checkpoint that comes quantized ("gptq", "awq", "fp8", …) or
     empty. `experts` is 0 for dense models. `remote_code`: the folder brings Python code that its
-    config asks to be executed (`auto_map`). `config` is the part of config.json that sizes follow
-    from (`config_keys.pack_config`); empty when an earlier version fetched it or it is too long.
+    config, or its tokenizer's, asks to be executed (`auto_map`). `config` is the part of
+    config.json that sizes follow from (`config_keys.pack_config`); empty when an earlier version
+    fetched it or it is too long.
     """
 
     architecture: str

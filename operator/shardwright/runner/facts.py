@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,12 @@ CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 # A real config.json has some kilobytes; those with quantization tables some hundred.
 CONFIG_LIMIT_BYTES = 4 * 2**20
+# The larger ones list thousands of added tokens.
+TOKENIZER_LIMIT_BYTES = 16 * 2**20
 INDEX_LIMIT_BYTES = 64 * 2**20
 # ModelOpt's note beside a checkpoint that it has quantized.
 _MODELOPT = "hf_quant_config.json"
+_TOKENIZER = "tokenizer_config.json"
 # A multimodal model's own numbers are those of its vision tower and its text model in turn; only
 # the text model is split and cached. Names as in transformers' model classes.
 _TEXT_CONFIGS = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -67,7 +71,12 @@ def model_facts(folder: Path) -> ModelFacts:
     config = _read(folder / CONFIG, CONFIG_LIMIT_BYTES)
     modelopt = folder / _MODELOPT
     quantized = _read(modelopt, CONFIG_LIMIT_BYTES) if modelopt.exists() else {}
-    return facts_of(config, quantized, weight_bytes(folder))
+    facts = facts_of(config, quantized, weight_bytes(folder))
+    tokenizer = folder / _TOKENIZER
+    # Tools that trust a model's code take its tokenizer's with it.
+    if tokenizer.exists() and _read(tokenizer, TOKENIZER_LIMIT_BYTES).get("auto_map"):
+        return replace(facts, remote_code=True)
+    return facts
 
 
 def facts_of(

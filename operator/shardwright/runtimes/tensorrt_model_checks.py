@@ -126,9 +126,10 @@ def remote_code_not_trusted(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refus
         return None
     return Refusal(
         "RemoteCodeNotTrusted",
-        "the model's folder brings Python code (auto_map in its config.json), which the quantizer "
-        "and the converters execute; set model.trustRemoteCode to true once you have read it, or "
-        "use backend PyTorch with weights None",
+        "the model's folder brings Python code (auto_map in its config.json or "
+        "tokenizer_config.json), which the quantizer and the converters execute; set "
+        "model.trustRemoteCode to true once you have read it, or use backend PyTorch with weights "
+        "None",
     )
 
 
