@@ -188,3 +188,27 @@ def test_a_bad_page_is_an_error(
 def test_a_pod_cannot_send_the_operator_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises((aiohttp.ClientResponseError, ValueError)):
         asyncio.run(_served(b"", 302, monkeypatch))
+
+
+def test_a_page_that_is_nested_without_end_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has the address of a leader's pod answers; it must not end the reader."""
+
+    async def check() -> None:
+        async def deep(_: web.Request) -> web.Response:
+            return web.Response(text="[" * 100_000)
+
+        app = web.Application()
+        app.router.add_get(STATUS_PATH, deep)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        monkeypatch.setattr(links, "PORT_RUNNER", runner.addresses[0][1])
+        try:
+            async with aiohttp.ClientSession() as session:
+                with pytest.raises(ValueError, match="nested too deep"):
+                    await links.ask_leader(session, "127.0.0.1")
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(check())

@@ -121,6 +121,43 @@ def test_text_that_is_no_report_is_an_absent_report() -> None:
     assert (view.exit_code, view.exit_reason) == (137, "OOMKilled")
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[" * 4000,
+        '{"contract":1,"outcome":"Done","tools":' + "[" * 4000,
+        '{"contract":1,"outcome":"Environment","reason":5}',
+        '{"contract":1,"outcome":"Environment","message":{"a":1}}',
+        '{"contract":1,"outcome":"Environment","rank":"3"}',
+        '{"contract":1,"outcome":"Environment","rank":1e400}',
+        '{"contract":1,"outcome":"Environment","seconds":NaN}',
+        '{"contract":1,"outcome":"Environment","reused":1}',
+        '{"contract":1,"outcome":"Environment","first":5}',
+        '{"contract":1,"outcome":"X","first":{"stage":1,"rank":0,"outcome":"X","reason":["x"]}}',
+    ],
+    ids=lambda text: text[:60],
+)
+def test_whatever_any_container_of_the_cluster_leaves_is_a_report_or_none(message: str) -> None:
+    """All pods are watched: words of one must not end the watch, nor break a pass later."""
+    body = bodies.pod("p", "u", 1, phase="Failed")
+    body["status"]["containerStatuses"] = [
+        {"state": {"terminated": {"exitCode": 1, "message": message, "finishedAt": T0}}}
+    ]
+    assert pod_view(body).report is None
+
+
+def test_a_report_with_half_characters_can_be_written_out_again() -> None:
+    """A file of the model may have a name that is no UTF-8; no server takes that back."""
+    text = encode_report(Report("Permanent", "ModelIncomplete", "a\udcff.safetensors, b\u00e4"))
+    body = bodies.pod("p", "u", 1, phase="Failed")
+    body["status"]["containerStatuses"] = [
+        {"state": {"terminated": {"exitCode": 1, "message": text, "finishedAt": T0}}}
+    ]
+    report = pod_view(body).report
+    assert report is not None
+    assert report.message == "a?.safetensors, b\u00e4"
+
+
 def test_an_evicted_pod_has_a_reason_without_any_container() -> None:
     body = bodies.pod("p", "u", 1, phase="Failed")
     body["status"] |= {

@@ -7,7 +7,6 @@ again ever more rarely, and nothing waits for them.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +20,13 @@ from shardwright.api.names import PORT_RUNNER
 from shardwright.control.queue import Key
 from shardwright.observe.world import PodView
 from shardwright.plan.groups import slot_of
-from shardwright.runner.contract import STATUS_PATH, ContractError, StageLinks, links_heard
+from shardwright.runner.contract import (
+    STATUS_PATH,
+    ContractError,
+    StageLinks,
+    links_heard,
+    read_json,
+)
 
 _log = structlog.get_logger(__name__)
 _ASK_SECONDS: Final = 3.0
@@ -154,4 +159,5 @@ async def ask_leader(session: aiohttp.ClientSession, address: str) -> object:
         text = await answer.content.read(_LIMIT_BYTES + 1)
         if len(text) > _LIMIT_BYTES:
             raise ValueError(f"the status page is longer than {_LIMIT_BYTES} bytes")
-        return json.loads(text)
+        found: object = read_json(text)
+        return found

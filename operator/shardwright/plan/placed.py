@@ -28,5 +28,5 @@ class Placed:
         try:
             raw = json.loads(text)
             return Placed(tuple(str(node) for node in raw["nodes"]), float(raw["at"]))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -738,6 +739,26 @@ def encode_report(report: Report) -> str:
     return canonical(bare)
 
 
+def read_json(text: str | bytes) -> Any:
+    """JSON that a stranger may have written, as it can be written out again.
+
+    Half characters (lone surrogates: of a name that is no UTF-8, or malice) become question marks;
+    no server would take them.
+
+    Raises:
+        ValueError: It is no JSON, or nested too deep to be read.
+    """
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deep") from None
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
+    return found
+
+
 def decode(kind: type[Message], text: str) -> Message:
     """Read a message of the other side.
 
@@ -745,8 +766,8 @@ def decode(kind: type[Message], text: str) -> Message:
         ContractError: When the text is not JSON, the version is unknown or a field is missing.
     """
     try:
-        raw = json.loads(text)
-    except ValueError as error:
+        raw = read_json(text) if kind is Report else json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ContractError(f"{kind.__name__} is not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise ContractError(f"{kind.__name__} is not a JSON object")
@@ -758,9 +779,32 @@ def decode(kind: type[Message], text: str) -> Message:
     known = {item.name for item in fields(kind)}
     values = {name: value for name, value in raw.items() if name in known}
     try:
+        if kind is Report:
+            _plain(Report, values)
+            _plain(FirstCause, values.get("first") or {})
         return kind(**_shaped(kind, values))
     except (TypeError, KeyError, AttributeError, ValueError, IndexError) as error:
         raise ContractError(f"{kind.__name__} cannot be read: {error}") from error
+
+
+_PLAIN = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
+
+
+def _plain(kind: type[Any], values: Mapping[str, Any]) -> None:
+    """Make sure that plain fields have their types: any container may leave what looks like one.
+
+    Raises:
+        TypeError: One has not.
+    """
+    for item in fields(kind):
+        wanted = _PLAIN.get(str(item.type))
+        value = values.get(item.name)
+        if item.name not in values or wanted is None:
+            continue
+        if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+            raise TypeError(f"{item.name} is {type(value).__name__}, not {item.type}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise TypeError(f"{item.name} is {value}, not a number")
 
 
 def _shaped(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
