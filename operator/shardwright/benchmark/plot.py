@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
+from shardwright.api.spec import WeightPrecision
 from shardwright.benchmark.advice import knee_of
 from shardwright.benchmark.results import Point, Run
 from shardwright.picture.drawing import SVG, element, line, rect, shortened, text, tooltip
@@ -53,7 +54,7 @@ def plot(runs: Sequence[Run]) -> str:
     """
     if not 0 < len(runs) <= _MOST_RUNS:
         raise ValueError(f"a plot shows 1 to {_MOST_RUNS} runs, not {len(runs)}")
-    top = _HEAD + _LEGEND_ROW * len(runs) + 22
+    top = _HEAD + _LEGEND_ROW * len(runs) + 34
     height = top + len(_PANELS) * (_PANEL + _GAP)
     root = ET.Element("svg", {"xmlns": SVG, "role": "img"})
     root.set("viewBox", f"0 0 {_WIDTH:g} {height:g}")
@@ -87,7 +88,8 @@ def legend(run: Run) -> str:
     found = knee_of(run)
     bend = f"knee at {found.concurrency}" if found else "knee not reached"
     split = f"TP {run.tensor}" + (f" × PP {run.pipeline}" if run.pipeline > 1 else "")
-    return f"{run.name}: {run.runtime}, {run.weights}, {split} on {run.product}; {bend}"
+    bits = "16 bits" if run.weights == WeightPrecision.NONE else run.weights
+    return f"{run.name}: {run.runtime}, {bits}, {split} on {run.product}; {bend}"
 
 
 def _draw(root: ET.Element, panel: _Panel, runs: Sequence[Run], top: float) -> None:
@@ -122,15 +124,22 @@ def _draw(root: ET.Element, panel: _Panel, runs: Sequence[Run], top: float) -> N
             tooltip(mark, f"{run.name}, {point.concurrency} at once: {panel.value(point):.4g}")
         found = knee_of(run) if panel.knees else None
         if found is not None:
-            _knee(root, at(found), colour, found, top)
+            _knee(root, at(found), colour, top)
+            # Of several runs the legend tells it: labels would lie on the other lines.
+            if len(runs) == 1:
+                _label(root, at(found), found, top)
 
 
-def _knee(root: ET.Element, at: tuple[float, float], colour: str, found: Point, top: float) -> None:
+def _knee(root: ET.Element, at: tuple[float, float], colour: str, top: float) -> None:
     x, y = at
     element(root, "circle", cx=x, cy=y, r=9, fill="none", stroke=colour, stroke_width=2)
     drop = line(root, "", (x, y + 9), (x, top + _PANEL))
     drop.set("stroke", colour)
     drop.set("stroke-dasharray", "4 4")
+
+
+def _label(root: ET.Element, at: tuple[float, float], found: Point, top: float) -> None:
+    x, y = at
     words = f"knee: {found.concurrency} at once"
     left = x > _WIDTH - 180
     place = (x - 14 if left else x + 14, min(y + 24, top + _PANEL - 8))
