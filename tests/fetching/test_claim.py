@@ -65,6 +65,29 @@ def test_what_is_not_there_says_what_was_looked_for(volume: Volume) -> None:
     assert "llama/tiny/config.json" in report.message
 
 
+@pytest.mark.parametrize(
+    ("name", "target", "reason"),
+    [
+        ("config.json", "/srv/nfs/models/config.json", "ModelNotFound"),
+        ("config.json", "config.json", "ModelNotFound"),
+        ("extra.safetensors", "/srv/nfs/models/extra.safetensors", "ModelIncomplete"),
+        ("extra.safetensors", "../tiny/extra.safetensors", "ModelIncomplete"),
+    ],
+)
+def test_a_link_that_leads_nowhere_is_named_as_one(
+    volume: Volume, name: str, target: str, reason: str
+) -> None:
+    """Links of another mount are common, and no other try helps."""
+    folder = volume.store / "llama/tiny"
+    put(folder, {one: data for one, data in wanted(model()).items() if "index" not in one})
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(target)
+    report = volume.fetch(URI, {})
+    assert (report.outcome, report.reason) == ("Permanent", reason)
+    assert name in report.message
+    assert "is a link" in report.message
+
+
 def test_a_link_out_of_the_claim_is_not_followed(volume: Volume) -> None:
     put(volume.root / "elsewhere", wanted(model()))
     (volume.store / "llama").mkdir()

@@ -33,6 +33,13 @@ def inspect(place: ClaimFolder, root: Path, *, heads: bool = False) -> ModelFact
         raise permanent(REASON_MODEL_NOT_FOUND, f"{where}: a link leads out of the claim")
     try:
         if not (folder / CONFIG).is_file():
+            if (folder / CONFIG).is_symlink():
+                raise permanent(
+                    REASON_MODEL_NOT_FOUND,
+                    f"{where}: {CONFIG} is a link to {(folder / CONFIG).readlink()}, which leads "
+                    "nowhere here: only the claim is mounted; make it a relative link inside the "
+                    "claim, or copy the file",
+                )
             raise permanent(
                 REASON_MODEL_NOT_FOUND,
                 f"{where}: the claim holds no {place.path}/{CONFIG}; correct model.uri, or copy "

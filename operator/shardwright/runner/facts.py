@@ -7,6 +7,7 @@ of the field.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -134,7 +135,14 @@ def weight_bytes(folder: Path) -> int:
         names = _weight_files([path.name for path in folder.iterdir()])
     try:
         return sum((folder / name).stat().st_size for name in names)
-    except FileNotFoundError as error:
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP):
+            raise
+        if Path(error.filename).is_symlink():
+            raise ModelFactsError(
+                f"{error.filename} is a link that leads nowhere here, where only its own volume is "
+                "mounted; make it a relative link, or copy the file"
+            ) from error
         raise ModelFactsError(
             f"{index} names a file that is not there: {error.filename}; fetch the model again"
         ) from error
