@@ -43,6 +43,15 @@ BASES: dict[str, Json] = {
         "engine": {"backend": "PyTorch"},
         "storage": {"claimName": "eager"},
     },
+    "PyTorch drafted": {
+        **_SHAPE,
+        "engine": {"backend": "PyTorch"},
+        "speculative": {
+            "method": "DraftModel",
+            "model": {"uri": "hf://meta-llama/Llama-3.1-8B@main"},
+        },
+        "storage": {"claimName": "drafted"},
+    },
     "PyTorch FP8": {
         **_SHAPE,
         "engine": {"backend": "PyTorch"},
@@ -86,6 +95,16 @@ _H200: Json = {"gpu": {"product": H200}}
 _OTHER_MODEL: Json = {"model": {"uri": "hf://Qwen/Qwen3-8B@main"}}
 
 
+def _drafted(method: str, uri: str) -> Json:
+    return {"speculative": {"method": method, "model": {"uri": uri}}}
+
+
+# Of the served model's family, as the sandbox knows no smaller one; each uri is one artifact.
+_DRAFT = _drafted("DraftModel", "hf://meta-llama/Llama-3.1-8B@main")
+_OTHER_DRAFT = _drafted("DraftModel", "hf://meta-llama/Llama-3.1-8B@v2")
+_HEADS = _drafted("Medusa", "hf://meta-llama/Llama-3.1-8B@heads")
+
+
 def _claim(name: str) -> Json:
     return {"storage": {"claimName": name}}
 
@@ -124,6 +143,8 @@ ROWS = [
     Row("TensorRT", "plugins", {"engine": {"build": {"plugins": {"gemm": "disable"}}}}, **_ENGINE),
     Row("TensorRT", "model uri", _OTHER_MODEL, fetch=1, **_BUILD),
     Row("TensorRT", "storage claim", _claim("compiled-2"), fetch=1, **_BUILD),
+    # Heads are compiled together with the model.
+    Row("TensorRT", "heads", _HEADS, fetch=1, **_BUILD),
     Row("TensorRT", "engine config", _CONFIG),
     Row("TensorRT", "GPU memory fraction", _FRACTION),
     Row("TensorRT", "served name", {"model": {"servedName": "renamed"}}),
@@ -174,6 +195,12 @@ ROWS = [
     Row("PyTorch", "storage claim", _claim("eager-2"), fetch=1, candidate=1),
     Row("PyTorch", "engine config", _CONFIG),
     Row("PyTorch", "GPU memory fraction", _FRACTION),
+    # What drafts is one fetch beside the model; a base of these rows drafts with nothing.
+    Row("PyTorch", "a draft model", _DRAFT, fetch=1, candidate=1),
+    Row("PyTorch", "n-grams", {"speculative": {"method": "NGram"}}, **_PROOF),
+    Row("PyTorch drafted", "another draft model", _OTHER_DRAFT, fetch=1, candidate=1),
+    Row("PyTorch drafted", "draft length", {"speculative": {"maxDraftLen": 5}}, **_PROOF),
+    Row("PyTorch drafted", "no draft", {"speculative": None}, **_PROOF),
     Row("PyTorch", "served name", {"model": {"servedName": "renamed"}}),
     Row("PyTorch", "secret", {"model": {"secretRef": {"name": "hf-token"}}}, **_NOTHING),
     # Quantized without an engine: one checkpoint for every shape and GPU.
