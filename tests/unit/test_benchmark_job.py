@@ -178,7 +178,9 @@ def metrics(text: str) -> Iterator[str]:
         server.server_close()
 
 
-def run_inside(folder: Path, at_once: tuple[int, ...], url: str = "") -> tuple[int, str]:
+def run_inside(
+    folder: Path, at_once: tuple[int, ...], url: str = "", draft_len: int = 0
+) -> tuple[int, str]:
     """The exit code and the termination message of what runs in the pod."""
     tool = folder / "tool.py"
     tool.write_text(TOOL)
@@ -196,6 +198,7 @@ def run_inside(folder: Path, at_once: tuple[int, ...], url: str = "") -> tuple[i
         "keys": dict(RESULT_KEYS),
         "completed": "completed",
         "metrics": url,
+        "draft_len": draft_len,
     }
     log = folder / "termination"
     source = Path(inside.__file__).read_text().replace(inside.TERMINATION_LOG, str(log))
@@ -219,6 +222,44 @@ def test_every_point_is_measured_and_told_in_the_termination_message(tmp_path: P
     assert points[1] == Point(2, 200.0, 1.0, 20.5, 40.25, 9.0, 11.0, failed=1, kv_cache=0.625)
 
 
+def page(draft: float | None, accepted: float = 0, length: float | None = None) -> str:
+    lines = [] if length is None else [f'shardwright_acceptance_length{{rank="0"}} {length}']
+    if draft is not None:
+        for rank in "01":
+            lines.append(f'shardwright_draft_tokens_total{{rank="{rank}"}} {draft / 2}')
+            lines.append(f'shardwright_accepted_tokens_total{{rank="{rank}"}} {accepted / 2}')
+    return "\n".join(["# HELP shardwright_draft_tokens_total words", *lines, ""])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "length"),
+    [
+        (page(100, 90), page(500, 190), 2.0),
+        (page(100, 90, 4.0), page(500, 490, 4.0), 5.0),
+        (page(None), page(400, 0), 1.0),
+        # Nothing was drafted meanwhile: what the engine says by itself.
+        (page(100, 90), page(100, 90, 2.5), 2.5),
+        (page(None), page(None, length=3.125), 3.125),
+        (page(None), page(None), None),
+        # No length that drafts of 4 give: an engine that began anew, or an idle one.
+        (page(500, 400), page(100, 10), None),
+        (page(None), page(None, length=0.0), None),
+    ],
+)
+def test_accepted_tokens_are_those_of_the_time_between_two_looks(
+    before: str, after: str, length: float | None
+) -> None:
+    assert inside.acceptance(before, after, 4) == length
+
+
+def test_points_tell_what_was_accepted_only_where_tokens_are_drafted(tmp_path: Path) -> None:
+    with metrics(page(100, 50, 2.5)) as url:
+        _, drafted = run_inside(tmp_path, (1, 2), url, draft_len=4)
+        _, plain = run_inside(tmp_path, (1, 2), url)
+    assert [point.acceptance for point in points_of(drafted)] == [2.5, 2.5]
+    assert [point.acceptance for point in points_of(plain)] == [None, None]
+
+
 @pytest.mark.parametrize(
     ("bad", "words"), [(99, "exit status 3"), (98, "the result has no number p99_tpot_ms")]
 )
@@ -235,6 +276,7 @@ def test_sixteen_points_and_a_long_error_fit_a_termination_message() -> None:
     point = {
         "concurrency": 4096,
         "kv_cache": 0.9999,
+        "acceptance": 65.999,
         "failed": 32768,
         **dict.fromkeys(RESULT_KEYS, 123456.789),
     }
@@ -264,12 +306,17 @@ class FakeCluster:
         self.applied: list[tuple[str, dict[str, Any]]] = []
         self.serves = True
         self.conflicts = 0
+        self.speculative: dict[str, Any] = {}
+        self.stages: list[dict[str, Any]] = []
 
     async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any]:
         assert (kind, namespace, name) == ("LLMDeployment", "llm", "llama-70b")
         engine = {"runtime": "VLLM", "limits": {"maxBatchSize": 256}}
         found = {"name": name, "namespace": namespace, "uid": "u", "resourceVersion": "7"}
-        return {"metadata": found, "spec": {"engine": engine, "quantization": {"weights": "FP8"}}}
+        spec = {"engine": engine, "quantization": {"weights": "FP8"}}
+        if self.speculative:
+            spec["speculative"] = self.speculative
+        return {"metadata": found, "spec": spec, "status": {"plan": {"perGPU": self.stages}}}
 
     async def apply_status(self, kind: str, body: dict[str, Any], *, manager: str) -> None:
         assert kind == names.KIND
@@ -342,6 +389,44 @@ def test_a_replica_is_measured_and_told_its_knee(cluster: FakeCluster, tmp_path:
     assert (found.knee, found.revision) == (8, run.revision)
     assert found.points[3].tokens_per_second == 800
     assert len(found.advice) == 2
+
+
+@pytest.mark.parametrize(
+    ("speculative", "length", "cost"),
+    [
+        ({}, 0, None),
+        ({"method": "DraftModel", "maxDraftLen": 5}, 5, 0.1),
+        ({"method": "Eagle3"}, 3, 0.1),
+        ({"method": "NGram"}, 3, 0.0),
+        ({"method": "Medusa"}, 3, 0.0),
+    ],
+)
+def test_a_run_says_how_long_drafts_are_and_what_they_cost(
+    cluster: FakeCluster,
+    tmp_path: Path,
+    speculative: dict[str, Any],
+    length: int,
+    cost: float | None,
+) -> None:
+    cluster.speculative = speculative
+    cluster.stages = [{"weightsGiB": 20.0}, {"weightsGiB": 20.0, "draftGiB": 4.0}]
+    out = tmp_path / "run.json"
+    done = CliRunner().invoke(app, ["benchmark", "llama-70b", "-n", "llm", "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    run = read_run(out.read_text())
+    assert (run.draft_len, run.draft_cost) == (length, cost)
+    assert request_of(cluster.created[0])["draft_len"] == length
+
+
+def test_the_cost_of_a_draft_that_the_plan_does_not_tell_is_not_made_up(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    cluster.speculative = {"method": "DraftModel"}
+    cluster.stages = [{"weightsGiB": 20.0}]
+    out = tmp_path / "run.json"
+    done = CliRunner().invoke(app, ["benchmark", "llama-70b", "-n", "llm", "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    assert read_run(out.read_text()).draft_cost is None
 
 
 def test_a_status_that_moves_on_is_tried_again_and_results_are_never_lost(

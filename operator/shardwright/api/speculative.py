@@ -13,6 +13,7 @@ from shardwright.api.scalars import Int
 from shardwright.api.serving import URI_LENGTH, URI_RULES, check_uri
 
 MAX_DRAFT_LEN = 64
+DEFAULT_DRAFT_LEN = 3
 
 
 class SpeculationMethod(StrEnum):
@@ -64,7 +65,10 @@ class Speculative(Model):
         default=None, description="The draft model or heads; none for NGram and MTP."
     )
     max_draft_len: Int = Field(
-        default=3, ge=1, le=MAX_DRAFT_LEN, description="Tokens that are drafted at a time."
+        default=DEFAULT_DRAFT_LEN,
+        ge=1,
+        le=MAX_DRAFT_LEN,
+        description="Tokens that are drafted at a time.",
     )
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

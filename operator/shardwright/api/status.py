@@ -215,6 +215,9 @@ class BenchmarkPoint(StatusModel):
     tpot_p99_ms: float
     failed: int = 0
     kv_cache: float | None = Field(default=None, description="Mean share in use, 0 to 1.")
+    acceptance: float | None = Field(
+        default=None, description="Tokens that a pass gave a request, with speculation."
+    )
 
 
 class BenchmarkStatus(StatusModel):

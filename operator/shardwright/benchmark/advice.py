@@ -6,12 +6,22 @@ import math
 
 from shardwright.benchmark.knee import knee
 from shardwright.benchmark.results import Point, Run
+from shardwright.benchmark.speculation import (
+    Drafting,
+    alpha_of,
+    best_length,
+    ridge_of,
+    speedup,
+)
 
 # The batch limit stands 20 to 30 % above the knee: room for bursts, and not for queues that only
 # make everybody slower.
 _ABOVE_LEAST, _ABOVE, _ABOVE_MOST = 1.2, 1.25, 1.3
 # Batches of multiples of 8 fill matrix units; one in the range is taken.
 _MULTIPLE = 8
+
+# Another draft length is suggested where it gives at least so much more.
+_WORTH = 1.05
 
 KV_HIGH = 0.8
 KV_LOW = 0.5
@@ -49,6 +59,7 @@ def advice(run: Run) -> list[str]:
     else:
         told.append(_batch(run, found))
     told += kv_advice((found or last).kv_cache)
+    told += speculation_advice(run, found or last)
     failed = sum(point.failed for point in run.points)
     if failed:
         told.append(f"{failed} requests failed while it was measured: these figures flatter")
@@ -97,3 +108,31 @@ def kv_advice(utilization: float | None) -> list[str]:
             "larger batches (raise engine.limits.maxBatchSize and maxNumTokens), or take fewer GPUs"
         )
     return [said]
+
+
+def speculation_advice(run: Run, at: Point) -> list[str]:
+    """What the tokens that were accepted at a point suggest: speculation that pays is left alone.
+
+    Args:
+        run: What was measured.
+        at: The point that counts.
+    """
+    if not run.draft_len or run.draft_cost is None or at.acceptance is None:
+        return []
+    drafting = Drafting(run.draft_len, run.draft_cost, ridge_of(run.product, run.weights))
+    alpha = alpha_of(at.acceptance, run.draft_len)
+    gain = speedup(alpha, drafting, at.concurrency)
+    best = best_length(alpha, drafting, at.concurrency)
+    said = (
+        f"at {at.concurrency} requests at once a pass gives {at.acceptance:.2f} tokens with "
+        f"speculative.maxDraftLen {run.draft_len}; by weights read and FLOPs alone that is "
+        f"{gain:.2f} times the speed without drafts"
+    )
+    if not best:
+        words = f"speculation costs more than it saves: {said}. Leave speculative out"
+        return [f"{words}, or measure once without it and compare the runs"]
+    better = speedup(alpha, Drafting(best, drafting.cost, drafting.ridge), at.concurrency)
+    if better < gain * _WORTH:
+        return []
+    costs = "speculation costs more than it saves: " if gain < 1 else ""
+    return [f"{costs}{said}. Set speculative.maxDraftLen to {best}: {better:.2f} times"]

@@ -30,31 +30,72 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+def acceptance(before: str, after: str, draft_len: int) -> float | None:
+    """Tokens that a pass of the model gave a request between two looks; None: nobody told.
+
+    From counters where they moved: a pass gives one token, and the share of its `draft_len` drafts
+    that was accepted. Else the gauge of the later look, which some engines have instead.
+    """
+    drafted, accepted = (
+        _total(after, f"shardwright_{name}_tokens_total")
+        - _total(before, f"shardwright_{name}_tokens_total")
+        for name in ("draft", "accepted")
+    )
+    if drafted > 0:
+        length = 1 + draft_len * accepted / drafted
+    else:
+        length = _total(after, "shardwright_acceptance_length")
+    return round(length, 3) if 1 <= length <= draft_len + 1 else None
+
+
+def _total(page: str, name: str) -> float:
+    found = re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", page, re.MULTILINE)
+    return sum(map(float, found))
+
+
 class Usage:
     """Looks at the leader's metrics while a point is measured."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._seen: list[float] = []
+        self._first = self._look()
+        self._last = self._first
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def _watch(self) -> None:
         while self._url and not self._closed.wait(_LOOK_SECONDS):
-            try:
-                with urllib.request.urlopen(self._url, timeout=_LOOK_SECONDS) as answer:  # noqa: S310
-                    found = _GAUGE.search(answer.read().decode("utf-8", "replace"))
-            except OSError as error:
-                say(f"{self._url}: {error}")
-                continue
+            page = self._look()
+            self._last = page or self._last
+            found = _GAUGE.search(page)
             if found:
                 self._seen.append(float(found.group(1)))
 
-    def mean(self) -> float | None:
-        """Mean share of the KV cache in use; None when nobody told."""
+    def _look(self) -> str:
+        if not self._url:
+            return ""
+        try:
+            with urllib.request.urlopen(self._url, timeout=_LOOK_SECONDS) as answer:  # noqa: S310
+                return str(answer.read().decode("utf-8", "replace"))
+        except OSError as error:
+            say(f"{self._url}: {error}")
+            return ""
+
+    def close(self) -> None:
+        """Look no more."""
         self._closed.set()
         self._thread.join(2 * _LOOK_SECONDS)
+
+    def acceptance(self, draft_len: int) -> float | None:
+        """Tokens a pass meanwhile; None without speculative decoding, or when nobody told."""
+        if not (draft_len and self._first):
+            return None
+        return acceptance(self._first, self._look() or self._last, draft_len)
+
+    def mean(self) -> float | None:
+        """Mean share of the KV cache in use; None when nobody told."""
         return round(sum(self._seen) / len(self._seen), 4) if self._seen else None
 
 
@@ -85,11 +126,15 @@ def measure(request: dict[str, Any], point: dict[str, Any]) -> dict[str, Any]:
     try:
         done = subprocess.run(point["argv"], check=False)  # noqa: S603
     finally:
-        share = usage.mean()
+        usage.close()
+    share = usage.mean()
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(point['argv'])}: exit status {done.returncode}")
     result = last_result(Path(point["result"]).read_text(encoding="utf-8"))
     told: dict[str, Any] = {"concurrency": point["concurrency"], "kv_cache": share}
+    accepted = usage.acceptance(request.get("draft_len", 0))
+    if accepted is not None:
+        told["acceptance"] = accepted
     for name, key in request["keys"].items():
         if not isinstance(result.get(key), (int, float)):
             raise RuntimeError(f"the result has no number {key}")  # noqa: TRY004 - as above

@@ -67,6 +67,7 @@ def benchmark_job(
     runtime: str,
     lengths: tuple[int, int],
     at_once: Sequence[int],
+    draft_len: int = 0,
 ) -> dict[str, Any]:
     """The Job: in the leader's image, with its claims, and with no GPU.
 
@@ -76,6 +77,7 @@ def benchmark_job(
         runtime: As `engine.runtime` says it.
         lengths: Tokens of each prompt and of each answer.
         at_once: Requests at once, one point each.
+        draft_len: `speculative.maxDraftLen`; 0 without speculative decoding.
 
     Raises:
         JobError: The runtime's image has no benchmark that asks a server, or the pod no address.
@@ -98,6 +100,7 @@ def benchmark_job(
         "keys": dict(RESULT_KEYS),
         "completed": COMPLETED,
         "metrics": f"http://{host}:{PORT_RUNNER}{METRICS_PATH}",
+        "draft_len": draft_len,
     }
     labels = {"app.kubernetes.io/part-of": "shardwright", LABEL_BENCHMARK: served.deployment}
     return {

@@ -26,6 +26,8 @@ class Point:
         tpot_ms, tpot_p99_ms: Time per output token after the first, likewise.
         failed: Requests that failed.
         kv_cache: Mean share of the KV cache in use meanwhile, 0 to 1; None where nobody told.
+        acceptance: Tokens that a pass of the model gave a request, with speculative decoding;
+            None where there is none, or nobody told.
     """
 
     concurrency: int
@@ -37,6 +39,7 @@ class Point:
     tpot_p99_ms: float
     failed: int = 0
     kv_cache: float | None = None
+    acceptance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,9 @@ class Run:
         runtime, weights, product: As the spec says them.
         tensor, pipeline: The split of the replica.
         max_batch_size: `engine.limits.maxBatchSize`; 0 where it is not known.
+        draft_len: `speculative.maxDraftLen`; 0 without speculative decoding.
+        draft_cost: What a drafted token costs, as a share of a pass of the model; None where that
+            is not known.
         points: What was measured.
     """
 
@@ -68,6 +74,8 @@ class Run:
     pipeline: int
     points: tuple[Point, ...]
     max_batch_size: int = 0
+    draft_len: int = 0
+    draft_cost: float | None = None
 
     @property
     def gpus(self) -> int:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwright.api import names
+from shardwright.api.speculative import DEFAULT_DRAFT_LEN, SpeculationMethod
 from shardwright.api.status import BenchmarkPoint, BenchmarkStatus
 from shardwright.apply.client import Cluster, connect
 from shardwright.apply.errors import ClusterError, Conflict
@@ -88,9 +89,9 @@ async def _measured(
         runtime = str(body["spec"].get("engine", {}).get("runtime", "TensorRTLLM"))
         leader = await _leader(cluster, namespace, name)
         started = datetime.now(UTC)
-        job = benchmark_job(
-            leader, f"{name}-benchmark-{started:%y%m%d%H%M%S}", runtime, lengths, at_once
-        )
+        called = f"{name}-benchmark-{started:%y%m%d%H%M%S}"
+        drafted = _draft_len(body)
+        job = benchmark_job(leader, called, runtime, lengths, at_once, drafted)
         await cluster.create("Job", job)
         job_name = str(job["metadata"]["name"])
         typer.echo(f"Job {namespace}/{job_name} measures pod {leader['metadata']['name']}")
@@ -111,7 +112,29 @@ async def _measured(
         pipeline=served.pipeline,
         points=points,
         max_batch_size=int(spec.get("engine", {}).get("limits", {}).get("maxBatchSize", 0)),
+        draft_len=drafted,
+        draft_cost=_draft_cost(body),
     )
+
+
+def _draft_len(body: dict[str, Any]) -> int:
+    asked = body["spec"].get("speculative")
+    return 0 if asked is None else int(asked.get("maxDraftLen", DEFAULT_DRAFT_LEN))
+
+
+def _draft_cost(body: dict[str, Any]) -> float | None:
+    """What a drafted token costs, as a share of a pass of the model: by weights, as status has it.
+
+    Words looked up in the text cost nothing. Heads draft all their tokens in the one pass.
+    """
+    method = body["spec"].get("speculative", {}).get("method", "")
+    if method in (SpeculationMethod.NGRAM, SpeculationMethod.MEDUSA):
+        return 0.0
+    stages = body.get("status", {}).get("plan", {}).get("perGPU", ())
+    draft, model = (
+        sum(float(one.get(key, 0)) for one in stages) for key in ("draftGiB", "weightsGiB")
+    )
+    return round(draft / model, 4) if method and draft and model else None
 
 
 async def _told(kubeconfig: str, namespace: str, run: Run) -> None:

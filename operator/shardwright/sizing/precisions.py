@@ -26,6 +26,13 @@ _TYPES: Mapping[WeightPrecision, NumberType] = {
     WeightPrecision.INT8_SMOOTHQUANT: NumberType.INT8,
     WeightPrecision.NVFP4: NumberType.FP4,
 }
+
+
+def multiplied(weights: WeightPrecision) -> NumberType:
+    """What tensor cores multiply with these weights, where a GPU can; 16 bits unless they say."""
+    return _TYPES.get(weights, NumberType.BF16)
+
+
 BITS: Mapping[WeightPrecision, int] = {
     WeightPrecision.NONE: 16,
     WeightPrecision.FP8: 8,
