@@ -570,6 +570,15 @@ def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
     assert ready.message.endswith("ValueError: the end")
 
 
+def test_one_replica_must_be_ready_whatever_may_be_missing() -> None:
+    status = told(ROWS["an engine that is built"])
+    (said,) = (item for item in status.conditions if item.type == "Available")
+    assert (said.status, said.message) == (
+        "False",
+        "0 of 1 replicas are ready, at least 1 must be",
+    )
+
+
 def test_numbers_of_replicas_count_serving_groups_only() -> None:
     row = Row(
         ("False", "RollingOut"),

@@ -258,9 +258,10 @@ def _available(situation: Situation, findings: Findings, replicas: int) -> Say:
     ready = sum(group.ready and group.serving for group in findings.groups)
     spec = situation.spec
     unavailable = spec.rollout.max_unavailable if spec is not None else 0
-    least = max(0, replicas - unavailable)
+    # None at all is never available, whatever may be missing.
+    least = max(min(1, replicas), replicas - unavailable)
     words = f"{ready} of {replicas} replicas are ready, at least {least} must be"
-    if ready >= least and (ready > 0 or replicas == 0):
+    if ready >= least:
         return Say("Available", "True", "MinimumReplicasReady", words)
     return Say("Available", "False", "TooFewReplicasReady", words)
 
