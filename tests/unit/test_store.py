@@ -227,6 +227,18 @@ def test_an_object_that_cannot_be_read_is_counted_and_blinds_nobody(store: Store
     )
 
 
+@pytest.mark.parametrize("field", [{"facts": "[" * 100_000}, {"adapter": "[1]"}])
+def test_a_record_that_anybody_may_have_written_blinds_nobody(
+    store: Store, field: dict[str, str]
+) -> None:
+    """Whoever may write ConfigMaps in one namespace must not stop the operator for all."""
+    odd = bodies.record("odd", "u1", 1)
+    odd["data"] |= field
+    store.event(CONFIG_MAP, "ADDED", odd)
+    store.event(CONFIG_MAP, "ADDED", bodies.record("r", "r1", 13))
+    assert [record.name for record in store.records_on("claim-uid")] == ["r"]
+
+
 # Questions.
 
 

@@ -65,6 +65,16 @@ _RECORDS: Final = "Record"  # tables of their own for each kind of our ConfigMap
 _RUNNERS: Final = "Runner"
 _ADAPTERS: Final = "Adapters"
 _CONFIG_MAPS: Final = (_RECORDS, _RUNNERS, _ADAPTERS)
+# What reading raises of an object that anybody may have written: wrong kinds, numbers without end,
+# JSON that is nested without end.
+_UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 class Store(Views):
@@ -181,7 +191,7 @@ class Store(Views):
             return set()  # seen already: most watch events follow the answer to our own write
         try:
             change = table.put(place, version, project(body))
-        except (KeyError, TypeError, ValueError) as error:
+        except _UNREADABLE as error:
             # one odd object must not blind the operator for all others; it is counted and said
             if self._metrics:
                 self._metrics.unreadable.labels(kind).inc()
