@@ -226,6 +226,7 @@ def record_view(body: Body) -> Record:
             trash=data.get("trashStamp", ""),
             score=float(data["score"]) if data.get("score") else None,
             samples=int(data.get("samples") or 0),
+            tried=tuple(data.get("triedUnder", "").split()),
         )
     except KeyError as error:
         raise RecordError(f"{name}: {error.args[0]} is missing") from error

@@ -165,7 +165,7 @@ def _proof_words(findings: Findings) -> str:
     )
     return (
         f"the candidate failed: {failure.reason}: {failure.message}{tail}{kept}; change the spec, "
-        f"or delete ConfigMap {failure.name} to try again"
+        "or set the annotation shardwright.dev/restartedAt to try the same again"
     )
 
 

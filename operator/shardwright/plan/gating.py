@@ -77,10 +77,16 @@ def adopted(
 
 
 def proof_failure(target: Revision | None, situation: Situation) -> Record | None:
-    """The record of a proof that failed for good, None when there is none."""
+    """The record of a proof that failed for good under this very wish, None when there is none.
+
+    A wish that differs in what no key holds (options, pod settings, a restart asked for) may be the
+    cure, and tries once itself.
+    """
     if target is None:
         return None
     record = situation.records.get(
         (target.resolved.claim_uid, STEP_PROOF, target.resolved.proof_key)
     )
-    return record if record is not None and record.state is RecordState.FAILED else None
+    if record is None or record.state is not RecordState.FAILED:
+        return None
+    return record if not record.tried or target.pinned in record.tried else None

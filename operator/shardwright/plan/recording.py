@@ -19,6 +19,9 @@ from shardwright.plan.situation import Intent, Situation, WriteRecord
 from shardwright.resolved import Artifact, Gate, Resolved
 from shardwright.runner.contract import STEP_MODEL, STEP_PROOF
 
+# Wishes of a failed proof that are remembered; the oldest may try again after so many others.
+KEPT_TRIES = 32
+
 
 def begun(situation: Situation, artifact: Artifact, claim: ClaimView) -> list[Intent]:
     """A record before the first Job: so no folder is ever on the claim that no record tells of.
@@ -44,10 +47,9 @@ def records_of_verdict(
     """What broken groups say of artifacts: a failed proof, or files that are not what they were."""
     intents: list[Intent] = []
     if verdict.failed_proof is not None and target in revisions:
-        resolved = revisions[target].resolved
         failure = verdict.failed_proof
         failed = replace(
-            _proof(situation, resolved, RecordState.FAILED),
+            _failed(situation, revisions[target]),
             reason=failure.reason,
             message=failure.cause,
             log_tail=failure.log_tail,
@@ -151,8 +153,21 @@ def loads_of(situation: Situation, resolved: Resolved, gate: Gate) -> list[Inten
 
 def too_low(situation: Situation, revision: Revision, message: str) -> list[Intent]:
     """Record that what was measured does not pass the gate."""
-    failed = _proof(situation, revision.resolved, RecordState.FAILED)
+    failed = _failed(situation, revision)
     return _write(situation, replace(failed, reason=ACCURACY_TOO_LOW, message=message))
+
+
+def _failed(situation: Situation, revision: Revision) -> Record:
+    """A failed proof, with the wishes that it was tried under so far.
+
+    What has no place in the key may have been the cause, so another wish may try the same key; each
+    once, lest two deployments that differ so try it in turn for ever.
+    """
+    made = _proof(situation, revision.resolved, RecordState.FAILED)
+    old = situation.records.get((made.claim_uid, made.step, made.key))
+    before = old.tried if old is not None and old.state is RecordState.FAILED else ()
+    others = tuple(wish for wish in before if wish != revision.pinned)
+    return replace(made, tried=(*others, revision.pinned)[-KEPT_TRIES:])
 
 
 def _proof(situation: Situation, resolved: Resolved, state: RecordState) -> Record:

@@ -79,6 +79,7 @@ def _data(record: Record) -> dict[str, str]:
         "trashStamp": record.trash,
         "score": repr(record.score) if record.score is not None else "",
         "samples": str(record.samples) if record.samples else "",
+        "triedUnder": " ".join(record.tried),
     }
     return {name: text for name, text in data.items() if text}
 
