@@ -239,3 +239,13 @@ def test_groups_that_vllm_does_not_make_are_refused(
     assert (found.reason, found.source) == (reason, source)
     assert source in SOURCES
     assert refused(asked("SGLang", parallelism=split), MIXTRAL) is None
+
+
+def test_sglang_loads_no_adapter_into_several_groups() -> None:
+    groups = {"tensor": 4, "attentionData": 4}
+    found = refused(asked("SGLang", parallelism=groups, lora={}), MIXTRAL)
+    assert found is not None
+    assert (found.reason, found.source) == ("AttentionDataNotSupported", "sglang-lora-groups")
+    assert found.source in SOURCES
+    assert refused(asked("SGLang", parallelism={"tensor": 4}, lora={}), MIXTRAL) is None
+    assert refused(asked("VLLM", parallelism=groups, lora={}), MIXTRAL) is None

@@ -56,10 +56,10 @@ def proof_inputs(spec: LLMDeploymentSpec) -> dict[str, object]:
 
 
 def groups_not_possible(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:  # noqa: ARG001
-    """Groups that vLLM does not make: experts over some ranks, attention by data over nodes."""
+    """Groups that vLLM does not make, and adapters that SGLang does not load into several."""
     split = spec.parallelism
     if spec.engine.runtime is not Runtime.VLLM:
-        return None
+        return _adapters_in_groups(spec)
     if split.expert_groups not in (1, split.tensor):
         return Refusal(
             "ExpertsNotSupported",
@@ -77,3 +77,15 @@ def groups_not_possible(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal |
             source="vllm-data-parallel-nodes",
         )
     return None
+
+
+def _adapters_in_groups(spec: LLMDeploymentSpec) -> Refusal | None:
+    groups = spec.parallelism.attention_groups
+    if spec.lora is None or groups == 1:
+        return None
+    return Refusal(
+        "AttentionDataNotSupported",
+        f"parallelism.attentionData {groups} with lora: SGLang loads no adapter while it serves "
+        "into more than one attention group; leave attentionData out, or lora",
+        source="sglang-lora-groups",
+    )
