@@ -45,7 +45,7 @@ REASON_SOURCES = [
     CODE / "sizing/blocks.py",
     CODE / "control/transitions.py",
     CODE / "runner/__main__.py",
-    CODE / "runner/contract.py",
+    *sorted((CODE / "runner/contract").glob("[!_]*.py")),
     CODE / "runtimes/experts.py",
     CODE / "runtimes/evaluation.py",
     *sorted((CODE / "runtimes").glob("tensorrt_*.py")),
