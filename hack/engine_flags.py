@@ -17,7 +17,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 CONTRACTS = ROOT / "tests" / "contracts"
 TARGET = ROOT / "operator" / "shardwright" / "runtimes" / "data"
-TOOLS = ("vllm-serve-0.33.0", "sglang.launch_server-0.5.23")
+TOOLS = ("vllm-serve-0.33.0", "sglang.launch_server-0.5.23", "nim-serve-2.1.5")
 # What a value may be, as far as it is recorded.
 KEPT = ("type", "of", "choices", "pattern", "negated")
 

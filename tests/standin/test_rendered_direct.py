@@ -39,7 +39,7 @@ CONFIG: Mapping[str, dict[str, Any]] = {
 def words(command: Command, config: Mapping[str, Any]) -> list[str]:
     """The arguments after the program's name, with the file's keys in its place as the tools do."""
     argv = list(command.argv)
-    rest = argv[2:] if command.tool == "vllm-serve" else argv[3:]
+    rest = argv[{"vllm-serve": 2, "nim-serve": 1}.get(command.tool, 3) :]
     if "--config" not in rest:
         return rest
     at = rest.index("--config")
@@ -109,7 +109,7 @@ CASES = [*rendered(), *of_examples()]
 
 
 def test_every_example_of_these_runtimes_is_among_them() -> None:
-    assert len(list(of_examples())) == 4
+    assert len(list(of_examples())) == 5
 
 
 def parse(command: Command, given: Sequence[str]) -> commandline.Parsed:

@@ -1,4 +1,4 @@
-"""vLLM's and SGLang's servers over TCP, and the HTTP surface that all servers share."""
+"""vLLM's, NIM's and SGLang's servers over TCP, and the HTTP surface that all servers share."""
 
 # ruff: noqa: S310 - all addresses are of servers that the tests started
 
@@ -95,6 +95,44 @@ def test_vllm_over_two_nodes_gives_the_whole_model_s_tokens(
         first.process.send_signal(signal.SIGTERM)
         assert first.ended() == 143
         assert second.ended() == 0, "a follower ends with its leader"
+
+
+def test_nim_serves_a_folder_behind_its_proxys_paths(
+    machine: Machine, model: Path, reference: dict[str, str]
+) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    environment = {
+        "NIM_MODEL_PATH": str(model),
+        "NIM_SERVER_PORT": str(port),
+        "NIM_CACHE_PATH": str(machine.folder),
+        "NVIDIA_VISIBLE_DEVICES": "0,1",
+    }
+    words = ["nim-serve", "--served-model-name", "tiny", "--tensor-parallel-size", "2"]
+    with machine.started(*words, **environment) as server:
+        server.until(f"{url}/v1/health/ready")
+        prompt = PROMPTS[0]
+        assert say(url, prompt) == reference[prompt]
+        _, metrics = ask(f"{url}/v1/metrics")
+        assert 'vllm:generation_tokens_total{model_name="tiny"}' in metrics
+        assert ask(f"{url}/metrics")[0] == 404
+        assert ask(f"{url}/version")[1] == {"version": "0.31.0"}
+
+
+@pytest.mark.parametrize(
+    ("model_path", "words", "told"),
+    [
+        ("", [], "NIM_MODEL_PATH is not set"),
+        ("hf://org/model", [], "absolute paths only"),
+        ("/model", ["--pipeline-parallel-size", "2"], "unrecognized arguments"),
+    ],
+)
+def test_nim_refuses_what_is_not_recorded_or_not_played(
+    shared: Machine, model_path: str, words: list[str], told: str
+) -> None:
+    done = shared.run("nim-serve", *words, NIM_MODEL_PATH=model_path)
+    assert done.returncode
+    assert told in done.stdout + done.stderr
 
 
 def test_when_a_vllm_node_is_gone_the_others_do_not_stay(machine: Machine, model: Path) -> None:

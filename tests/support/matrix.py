@@ -28,6 +28,8 @@ from shardwright.runtimes.registry import runtime
 SOURCES_FILE = Path(__file__).parents[1] / "data/support_sources.yaml"
 SOURCES: Mapping[str, Mapping[str, str]] = yaml.safe_load(SOURCES_FILE.read_text(encoding="utf-8"))
 
+# Of runtimes without a published one.
+IMAGES: Mapping[Runtime, str] = {Runtime.NIM: "registry.example.com/nim:2.1"}
 # In the order in which they are tried; the first is what most people have.
 GPUS: Mapping[str, tuple[int, int]] = {
     "NVIDIA-H100-80GB-HBM3": (9, 0),
@@ -138,7 +140,8 @@ def wish(
 ) -> LLMDeploymentSpec:
     """A spec for a cell."""
     tensor, pipeline = SHAPES[cell.shape]
-    engine = {"runtime": cell.served.runtime, "backend": cell.served.backend}
+    name = cell.served.runtime
+    engine = {"runtime": name, "backend": cell.served.backend, "image": IMAGES.get(name)}
     return specs.spec(
         model={"uri": checkpoint.uri},
         engine={name: value for name, value in engine.items() if value is not None},

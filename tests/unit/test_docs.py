@@ -55,6 +55,8 @@ REASON_SOURCES = [
     CODE / "runtimes/triton_options.py",
     CODE / "runtimes/vllm.py",
     CODE / "runtimes/sglang.py",
+    CODE / "runtimes/nim.py",
+    CODE / "runtimes/nim_checks.py",
 ]
 # Words in those files that look like reasons and are none.
 NOT_REASONS = {

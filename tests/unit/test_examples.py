@@ -268,6 +268,7 @@ def test_the_kinds_of_use_that_people_ask_for_are_all_there() -> None:
         ("llama-70b-vllm-awq", 4, 1, "INT4AWQ", Runtime.VLLM),
         ("llama-405b-vllm", 8, 2, "None", Runtime.VLLM),
         ("llama-70b-sglang", 2, 1, "FP8", Runtime.SGLANG),
+        ("llama-8b-nim", 1, 1, "None", Runtime.NIM),
     }
 
 

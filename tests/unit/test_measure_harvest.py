@@ -157,10 +157,18 @@ def test_a_recorded_page_gives_exactly_these_values(name: str) -> None:
         assert counts[-1] == value.count
 
 
+def test_behind_nims_proxy_vllms_page_gives_what_it_gives_with_vllm() -> None:
+    text = (DATA / "vllm-0.33.0.txt").read_text(encoding="utf-8")
+    with_nim = from_prometheus(page_of(*RECORDED["nim.txt"]), text)
+    assert with_nim == from_prometheus(page_of(*RECORDED["vllm-0.33.0.txt"]), text)
+
+
 @pytest.mark.parametrize("name", [name for name in RECORDED if name != "trtllm-1.2.txt"])
 def test_every_source_of_a_page_is_on_its_recorded_page(name: str) -> None:
     """A name that is spelt otherwise than the engine's would be absent for ever."""
-    text = (DATA / name).read_text(encoding="utf-8")
+    # NIM's proxy passes on the page of the vLLM inside, or of 1.x has names of its own.
+    files = (name, "vllm-0.33.0.txt") if name == "nim.txt" else (name,)
+    text = "".join((DATA / file).read_text(encoding="utf-8") for file in files)
     there = set(re.findall(r"^([a-zA-Z_:][\w:]*)\{", text, re.MULTILINE))
     optional = {
         "trtllm_spec_decode_num_draft_tokens_total",

@@ -23,7 +23,7 @@ def test_a_plain_spec_deserves_none_and_keeps_the_planners_words() -> None:
     assert told(replace(resolved, reasons=("because",))) == ("because",)
 
 
-@pytest.mark.parametrize("runtime", ["TensorRTLLM", "VLLM", "SGLang"])
+@pytest.mark.parametrize("runtime", ["TensorRTLLM", "VLLM", "SGLang", "NIM"])
 def test_trusted_code_is_warned_about_whatever_the_runtime(runtime: str) -> None:
     model = {"uri": "hf://org/model@main", "trustRemoteCode": True}
     (found,) = warnings(engine={"runtime": runtime}, model=model)

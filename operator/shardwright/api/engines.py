@@ -16,6 +16,8 @@ DEFAULT_VERSIONS: Mapping[str, str] = {
     "SGLang": "0.5.23",
     # of the TensorRT-LLM in its image
     "Triton": "1.2.1",
+    # of the container, which holds vLLM 0.31.0
+    "NIM": "2.1.5",
 }
 # Runtimes with a choice of backends, and which is meant: the others have one way to run.
 DEFAULT_BACKENDS: Mapping[str, str] = {"TensorRTLLM": "TensorRT", "Triton": "TensorRT"}

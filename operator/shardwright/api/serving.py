@@ -25,6 +25,7 @@ class Runtime(StrEnum):
     VLLM = "VLLM"
     SGLANG = "SGLang"
     TRITON = "Triton"
+    NIM = "NIM"
 
 
 class Backend(StrEnum):
@@ -145,8 +146,8 @@ class Limits(Model):
         default=4096,
         ge=1,
         le=16777216,
-        description="Tokens of one prompt. VLLM and SGLang have no such limit: there it is only "
-        "planned with.",
+        description="Tokens of one prompt. VLLM, SGLang and NIM have no such limit: there it "
+        "is only planned with.",
     )
     max_seq_len: Int = Field(
         default=8192, ge=1, le=16777216, description="Tokens of one request: prompt and output."
@@ -156,8 +157,8 @@ class Limits(Model):
         gt=0,
         lt=1,
         description="TensorRTLLM: share of the memory left after loading that the KV cache takes. "
-        "VLLM: share of the whole GPU for weights, activations and KV cache. SGLang: share of the "
-        "whole GPU for weights and KV cache.",
+        "VLLM, NIM: share of the whole GPU for weights, activations and KV cache. SGLang: share of "
+        "the whole GPU for weights and KV cache.",
     )
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -252,7 +253,7 @@ class EngineSpec(Model):
     config: Annotated[dict[str, Any], Field(max_length=64)] = Field(
         default_factory=dict,
         description="Passed on to the runtime's own configuration file, checked against the keys "
-        "that this version knows. VLLM and SGLang: long flags without their dashes.",
+        "that this version knows. VLLM, SGLang and NIM: long flags without their dashes.",
         json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
     )
     rules: ClassVar[tuple[Rule, ...]] = (

@@ -1,4 +1,4 @@
-"""What vLLM and SGLang have in common: they load a published checkpoint, and nothing is built.
+"""What vLLM, SGLang and NIM have in common: they load a published checkpoint, and nothing is built.
 
 A runtime of this kind says in one table (`Direct`) which versions, precisions and flags it has;
 the checks and the proof's inputs are the same for all of them.
@@ -59,7 +59,7 @@ class Direct:
     Attributes:
         runtime: Its name in the API.
         repository: Of its images, with the registry (runtimes such as CRI-O may refuse short
-            names); a tag is `v` and the version.
+            names); a tag is `v` and the version. Empty where no pinned image is published.
         versions: Those whose command line is recorded, the newest last.
         line: What versions begin with that take the same command line.
         record: The recorded command line that its configuration file is checked against.
@@ -105,7 +105,9 @@ class Asked:
 
 def known_image(engine: Direct, version: str) -> str | None:
     """The project's release image of a recorded version."""
-    return f"{engine.repository}:v{version}" if version in engine.versions else None
+    if not engine.repository or version not in engine.versions:
+        return None
+    return f"{engine.repository}:v{version}"
 
 
 def made_online(engine: Direct, spec: LLMDeploymentSpec, facts: ModelFacts) -> bool:

@@ -50,9 +50,10 @@ def unknown_version(asked: Asked) -> Refusal | None:
         or mirrored.get(f"{engine.runtime}/{engine.version}")
     ):
         return None
+    others = f"; known is {known}" if asked.engine.repository else ""
     return Refusal(
         "UnknownVersion",
-        f"engine.version {engine.version}: no image is known for it; known is {known}. Name one "
+        f"engine.version {engine.version}: no image is known for it{others}. Name one "
         f"in engine.image, or have the administrator add {engine.runtime}/{engine.version} to "
         "the operator's images",
     )

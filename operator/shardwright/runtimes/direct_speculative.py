@@ -1,4 +1,7 @@
-"""Speculation in vLLM and SGLang: options of the start; drafts are chains of tokens."""
+"""Speculation in vLLM, NIM and SGLang: options of the start; drafts are chains of tokens.
+
+NIM forwards vLLM's option to the vLLM inside.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,11 @@ VLLM_METHODS: Mapping[SpeculationMethod, str] = {
     SpeculationMethod.EAGLE3: "eagle3",
     SpeculationMethod.NGRAM: "ngram",
     SpeculationMethod.MTP: "mtp",
+}
+# What NIM's documents name, by vLLM's words.
+NIM_METHODS: Mapping[SpeculationMethod, str] = {
+    method: VLLM_METHODS[method]
+    for method in (SpeculationMethod.EAGLE3, SpeculationMethod.NGRAM, SpeculationMethod.MTP)
 }
 # --speculative-algorithm (srt/arg_groups/speculative_hook.py).
 SGLANG_ALGORITHMS: Mapping[SpeculationMethod, str] = {
@@ -41,8 +49,16 @@ SGLANG_OWNED = (
         ),
     ),
 )
-_METHODS = {Runtime.VLLM: VLLM_METHODS, Runtime.SGLANG: SGLANG_ALGORITHMS}
-_WITHOUT = {Runtime.VLLM: "vllm-speculation-methods", Runtime.SGLANG: "sglang-speculation-methods"}
+_METHODS = {
+    Runtime.VLLM: VLLM_METHODS,
+    Runtime.SGLANG: SGLANG_ALGORITHMS,
+    Runtime.NIM: NIM_METHODS,
+}
+_WITHOUT = {
+    Runtime.VLLM: "vllm-speculation-methods",
+    Runtime.SGLANG: "sglang-speculation-methods",
+    Runtime.NIM: "nim-speculation-methods",
+}
 # What SGLang runs over several pipeline stages: NEXTN is read as EAGLE.
 _OVER_STAGES = frozenset({SpeculationMethod.EAGLE, SpeculationMethod.MTP})
 _NOT_BY_DATA = frozenset({SpeculationMethod.DRAFT_MODEL, SpeculationMethod.NGRAM})
@@ -93,7 +109,7 @@ def _refuse_sglang(spec: LLMDeploymentSpec, method: SpeculationMethod) -> Refusa
 
 
 def vllm_flags(spec: LLMDeploymentSpec, draft: Draft | None) -> list[str]:
-    """Flags of `vllm serve`; nothing without speculation."""
+    """Flags of `vllm serve` and `nim-serve`; nothing without speculation."""
     wish = spec.speculative
     if wish is None:
         return []

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardwright.api.spec import Runtime
-from shardwright.runtimes import sglang, vllm
+from shardwright.runtimes import nim, sglang, vllm
 from shardwright.runtimes.base import EngineRuntime
 from shardwright.runtimes.direct import Direct
+from shardwright.runtimes.nim import NIM
 from shardwright.runtimes.sglang import SGLang
 from shardwright.runtimes.tensorrt_llm import TensorRTLLM
 from shardwright.runtimes.triton import Triton
@@ -18,12 +19,14 @@ RUNTIMES: Mapping[Runtime, EngineRuntime] = {
     Runtime.TRITON: Triton(),
     Runtime.VLLM: VLLM(),
     Runtime.SGLANG: SGLang(),
+    Runtime.NIM: NIM(),
 }
 
 # Those that load published checkpoints themselves: what each offers.
 DIRECT: Mapping[Runtime, Direct] = {
     Runtime.VLLM: vllm.ENGINE,
     Runtime.SGLANG: sglang.ENGINE,
+    Runtime.NIM: nim.ENGINE,
 }
 
 

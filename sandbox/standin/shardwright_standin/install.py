@@ -37,6 +37,7 @@ PROGRAMS: Mapping[str, str] = {
     "usr/local/bin/trtllm-eval": "eval",
     "usr/local/bin/trtllm-bench": "bench",
     "usr/local/bin/vllm": "vllm",
+    "usr/local/bin/nim-serve": "nim",
     "usr/bin/nvidia-smi": "nvidia_smi",
 }
 _SCRIPT = """#!/usr/bin/env python3

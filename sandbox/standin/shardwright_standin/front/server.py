@@ -43,6 +43,8 @@ class Flavour:
     metrics_path: str = "/metrics"
     version: str = ""
     iteration_stats: bool = True
+    # Behind NIM's proxy, which has paths of its own.
+    proxied: bool = False
 
 
 @dataclass(slots=True)
@@ -104,6 +106,7 @@ class Handler(BaseHTTPRequestHandler):
                 "/v1/models": self._models,
                 "/metrics": self._metrics,
                 "/prometheus/metrics": self._metrics,
+                **(self._proxied() if self.server.app.flavour.proxied else {}),
             }
         )
 
@@ -150,6 +153,13 @@ class Handler(BaseHTTPRequestHandler):
             app.flavour.unhealthy_while_draining and app.draining
         )
         self._send(HTTPStatus.SERVICE_UNAVAILABLE if ill else HTTPStatus.OK, b"")
+
+    def _proxied(self) -> dict[str, Callable[[], None]]:
+        return {
+            "/v1/health/live": lambda: self._send(HTTPStatus.OK, b""),
+            "/v1/health/ready": self._health,
+            "/v1/metrics": self._metrics,
+        }
 
     def _health_generate(self) -> None:
         app = self.server.app

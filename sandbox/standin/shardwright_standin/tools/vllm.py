@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,12 @@ def main() -> int:
     words = sys.argv[1:]
     if words[:1] != ["serve"]:
         sys.exit(f"vllm: the stand-in plays `vllm serve` only, not {words[:1]}")
-    asked = commandline.parse("vllm-serve", flagfile.merged("vllm-serve", words[1:], leading=1))
+    return play(flagfile.merged("vllm-serve", words[1:], leading=1))
+
+
+def play(words: Sequence[str], *, version: str = VERSION, proxied: bool = False) -> int:
+    """Serve as the words after `vllm serve` say; `proxied` behind NIM's proxy."""
+    asked = commandline.parse("vllm-serve", words)
     values = asked.values
     Faults(program="vllm").reach("start")
     refuse_others("vllm-serve", values, _PLAYED)
@@ -102,7 +107,9 @@ def main() -> int:
         "vllm",
         drain_seconds=float(values["shutdown_timeout"]),
         checks_engine=True,
-        version=VERSION,
+        metrics_path="/v1/metrics" if proxied else "/metrics",
+        version=version,
+        proxied=proxied,
     )
     updating = os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING") in ("1", "true", "True")
     adapters = VLLM(engine, served, _adapters(values), updating=updating)

@@ -1,0 +1,138 @@
+"""NVIDIA NIM for large language models as an engine runtime: its model-free container with vLLM.
+
+The container is pointed at the folder that the operator fetched, makes a manifest of it when it
+starts, and runs the vLLM inside behind a proxy of its own. Read in NVIDIA's documents of 2.1
+(docs.nvidia.com/nim/large-language-models); neither container nor program was run by us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardwright.api.settings import Settings
+from shardwright.api.spec import KVPrecision, LLMDeploymentSpec, Runtime, WeightPrecision
+from shardwright.resolved import Artifact, Resolved
+from shardwright.runner.contract import AdapterServing, Command, ModelFacts
+from shardwright.runtimes import direct, direct_checks, nim_checks, nim_serve, vllm
+from shardwright.runtimes.base import ModelSource, Probe, Refusal, Serving
+from shardwright.runtimes.direct import Absent, Asked, Direct, Offer
+from shardwright.runtimes.tensorrt_precision import AMPERE, Span
+
+_BEFORE_ADA = Span(AMPERE, (8, 8))
+_BEFORE_BLACKWELL = Span(AMPERE, (9, 9))
+_NO_PROFILE = Absent(
+    "its profiles are of 16 bits, FP8, NVFP4 or MXFP4 weights; runtime VLLM loads others",
+    "nim-precisions",
+)
+
+ENGINE = Direct(
+    runtime=Runtime.NIM,
+    # The documents show the repository in examples and leave the tag to a catalog with a login.
+    repository="",
+    versions=("2.1.5",),
+    line="2.1.",
+    record=nim_checks.RECORD,
+    owned=vllm.OWNED,
+    switches_off=True,
+    weights={
+        WeightPrecision.FP8: Offer(
+            Span(AMPERE), "nim-forwards-to-vllm", online=True, unpacked=_BEFORE_ADA
+        ),
+        WeightPrecision.NVFP4: Offer(Span(AMPERE), "nim-precisions", unpacked=_BEFORE_BLACKWELL),
+    },
+    kv_cache={KVPrecision.FP8: Offer(Span(AMPERE), "nim-forwards-to-vllm", unpacked=_BEFORE_ADA)},
+    no_weights={
+        WeightPrecision.INT4_AWQ: _NO_PROFILE,
+        WeightPrecision.INT4_GPTQ: _NO_PROFILE,
+        WeightPrecision.INT8_SMOOTHQUANT: _NO_PROFILE,
+        WeightPrecision.INT8: _NO_PROFILE,
+        WeightPrecision.W4A8_AWQ: Absent(
+            "ModelOpt's W4A8 AWQ is not among the algorithms that vLLM loads", "vllm-modelopt-algos"
+        ),
+    },
+    no_kv_cache={
+        KVPrecision.INT8: Absent(
+            "vLLM's INT8 cache has a scale for every token and head, in one attention backend only",
+            "vllm-kv-cache-dtypes",
+        ),
+    },
+    methods=frozenset(
+        {
+            *("fp8", "modelopt", "modelopt-fp4", "compressed-tensors"),
+            *("mxfp4", "gpt-oss-mxfp4"),
+            # Model Optimizer's algorithms, as hf_quant_config.json names them.
+            *("fp8-per-channel-per-token", "fp8-pb-wo", "nvfp4"),
+        }
+    ),
+    methods_source="nim-precisions",
+)
+
+
+class NIM:
+    """See `runtimes.base.EngineRuntime` for what each method answers."""
+
+    name: str = Runtime.NIM.value
+
+    def known_image(self, version: str) -> str | None:
+        """None: no pinned image is published without a login."""
+        return direct.known_image(ENGINE, version)
+
+    def refuse_spec(
+        self,
+        spec: LLMDeploymentSpec,
+        compute: tuple[int, int] | None,
+        settings: Settings | None = None,
+    ) -> Refusal | None:
+        """The first check that objects; a compute capability of 0.0 is unknown."""
+        known = compute if compute and compute > (0, 0) else None
+        asked = Asked(ENGINE, spec, known, settings)
+        # What is NIM's own comes before what a flag takes or which precision fits: other values of
+        # those would not help.
+        checks = (direct_checks.unknown_version, *nim_checks.SPEC_CHECKS)
+        own = next((found for check in checks if (found := check(asked))), None)
+        return own or direct_checks.refuse_spec(asked)
+
+    def refuse_model(self, spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+        """The first check that objects; of a planner's shapes, only this one is asked."""
+        return (
+            nim_checks.several_stages(spec)
+            or direct_checks.refuse_model(ENGINE, spec, facts)
+            or nim_checks.no_profile(spec, facts)
+        )
+
+    def chain(
+        self,
+        spec: LLMDeploymentSpec,  # noqa: ARG002
+        model: ModelSource,  # noqa: ARG002
+        image: str,  # noqa: ARG002
+        settings: Settings,  # noqa: ARG002
+    ) -> tuple[Artifact, ...]:
+        """Nothing is made: the checkpoint is split as it loads."""
+        return ()
+
+    def proof_inputs(
+        self, spec: LLMDeploymentSpec, model: ModelSource, image: str, serve_key: str
+    ) -> Mapping[str, object]:
+        """Everything whose change asks for a new proof by a candidate."""
+        return direct.proof_inputs(spec, model, image, serve_key)
+
+    def serve_command(self, resolved: Resolved, stage: int = 0) -> Command:  # noqa: ARG002
+        """`nim-serve`: there is one stage."""
+        return nim_serve.serve_command(ENGINE, resolved)
+
+    def serve_config(self, resolved: Resolved) -> Mapping[str, Any]:  # noqa: ARG002
+        """Nothing: the user's own flags stand on the command line, which wins over all else."""
+        return {}
+
+    def serving(self, resolved: Resolved) -> Serving:  # noqa: ARG002
+        """The proxy's page of health."""
+        return Serving(health_path=nim_serve.HEALTH_PATH)
+
+    def adapters(self, resolved: Resolved) -> AdapterServing | None:  # noqa: ARG002
+        """None: adapters are refused."""
+        return None
+
+    def readiness(self, resolved: Resolved) -> Probe:
+        """The runner's readiness endpoint."""
+        return direct.readiness(resolved)
