@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from kubernetes import client
-from tests.support.kube import GROUP, H100, H200, PLURAL, VERSION, Json, Kube, ready
+from tests.support import costs
+from tests.support.kube import GROUP, H100, H200, PLURAL, VERSION, Json, Kube
 from tests.support.operator import Operator
 from tests.support.watcher import Mark, Watcher, watching
 
@@ -266,21 +267,7 @@ class World:
 
     def settled(self, name: str, replicas: int, stages: int) -> None:
         """Wait until the object is Ready, of one revision, and nothing moves any more."""
-        self.kube.wait_ready(name, PATIENCE)
-
-        def whole() -> bool:
-            pods = self.kube.pods(name, live=False)
-            revisions = {pod["metadata"]["labels"]["shardwright.dev/revision"] for pod in pods}
-            alive = all("deletionTimestamp" not in pod["metadata"] for pod in pods)
-            return (
-                len(pods) == replicas * stages
-                and len(revisions) == 1
-                and alive
-                and all(ready(pod) for pod in pods)
-            )
-
-        self.kube.wait(f"{name} whole", whole, PATIENCE)
-        self.watcher.wait_quiet(0.8, PATIENCE)
+        costs.settle(self.kube, self.watcher, name, replicas * stages, PATIENCE)
 
     def uids(self, name: str) -> set[str]:
         """UIDs of a deployment's serving pods."""
@@ -301,18 +288,7 @@ class World:
 
     def counted(self, name: str, mark: Mark) -> dict[str, int]:
         """What has happened since, by what the table counts; zeros left out."""
-        jobs = self.watcher.jobs_since(mark)
-        counts = {
-            "fetch": jobs.pop("model", 0),
-            "checkpoint": jobs.pop("checkpoint", 0),
-            "engine": jobs.pop("engine", 0),
-            **jobs,
-            "candidates": self.watcher.candidates_since(mark, name),
-            "pods taken down": len(self.watcher.left_since(mark, name)),
-            "pods made": len(self.watcher.born_since(mark, name)),
-            "revisions": len(self.watcher.revisions_since(mark)),
-        }
-        return {what: count for what, count in counts.items() if count}
+        return costs.counted(self.watcher, mark, name)
 
 
 @pytest.fixture(scope="module")
