@@ -22,7 +22,7 @@ MOTO   := $(VENV)-moto/.ready
 
 .PHONY: help
 help: ## list these targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(READY): requirements/dev.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -79,6 +79,10 @@ test: $(READY) $(MOTO) ## every test that this machine can run (builds the contr
 .PHONY: soak
 soak: $(READY) ## the long runs: many seeds of the kill test, many random clusters
 	$(BIN)/pytest -q -m soak --soak tests
+
+.PHONY: e2e-all
+e2e-all: $(READY) ## the end-to-end tests, with those that are too long for `make test`
+	$(BIN)/pytest -q -n $(PROCESSES) -m e2e --e2e-all tests
 
 .PHONY: bench
 bench: $(READY) ## 200 and 700 deployments against bare pods, in one run; how long a plan takes

@@ -1,4 +1,4 @@
-"""Fixtures of the sandbox for every test, the switch for the long runs, and where time goes."""
+"""Fixtures of the sandbox for every test, the switches for long runs, and where time goes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from tests.support.processes import ByModule, long_first
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
 
+# What is marked so runs only where its option is given.
+LONG = {"soak": "--soak", "e2e_all": "--e2e-all"}
+
 pytest_plugins = ["shardwright_sandbox.pytest_plugin"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--soak` runs what is marked soak, and nothing runs it by accident; `--parts` tells times."""
-    parser.addoption("--soak", action="store_true", help="run the long tests")
+    """What is marked long runs by its option, and never by accident; `--parts` tells times."""
+    for mark, option in LONG.items():
+        parser.addoption(option, action="store_true", help=f"run what is marked {mark} too")
     parser.addoption("--parts", type=Path, help="append the seconds of each part to this file")
 
 
@@ -33,11 +37,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave the long tests out of every other run."""
     if _is_worker(config):
         long_first(items)
-    if config.getoption("--soak"):
-        return
-    kept = [item for item in items if "soak" not in item.keywords]
-    config.hook.pytest_deselected(items=[item for item in items if "soak" in item.keywords])
-    items[:] = kept
+    out = {mark for mark, option in LONG.items() if not config.getoption(option)}
+    config.hook.pytest_deselected(items=[item for item in items if out & set(item.keywords)])
+    items[:] = [item for item in items if not out & set(item.keywords)]
 
 
 @pytest.hookimpl(optionalhook=True)  # the hook is there only where xdist is loaded

@@ -142,9 +142,9 @@ def anchors(path: Path) -> set[str]:
 def test_every_path_and_make_target_that_a_document_names_exists(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     targets = set(
-        re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     )
-    named = re.findall(r"\bmake ([a-z][a-z-]+)(?=[`\s])", code_of(text))
+    named = re.findall(r"\bmake ([a-z][a-z0-9-]+)(?=[`\s])", code_of(text))
     assert set(named) - targets == set()
     top = "charts|crds|deploy|docs|examples|hack|operator|sandbox|tests"
     for name in re.findall(rf"(?<![\w./-])((?:{top})/[\w./-]*\w)", code_of(text)):
