@@ -91,12 +91,21 @@ class Site:
             if pod["metadata"]["labels"][role] == names.ROLE_LEADER
         ]
 
-    def wrong_answers(self, leader: Json) -> list[str]:
-        """What a leader says otherwise than the unsharded model, asked all prompts."""
+    def wrong_answers(
+        self, leader: Json, says: Mapping[str, str] | None = None, model: str = MODEL
+    ) -> list[str]:
+        """What a leader says otherwise than the unsharded model, asked all prompts.
+
+        Args:
+            leader: A pod that serves.
+            says: What is right by prompt, where it is not the model's own answers.
+            model: What requests ask for.
+        """
+        right = self.reference if says is None else says
         url = f"http://{leader['status']['podIP']}:{names.PORT_HTTP}{CHAT}"
         with ThreadPoolExecutor(AT_ONCE) as workers:
             found = workers.map(
-                lambda item: problem(url, MODEL, *item, ANSWER_TOKENS), self.reference.items()
+                lambda item: problem(url, model, *item, ANSWER_TOKENS), right.items()
             )
             return [one for one in found if one]
 
@@ -138,8 +147,12 @@ class Site:
         pause: float = 0.05,
         at_once: int = 1,
         seconds: float = TIMEOUT_SECONDS,
+        others: Mapping[str, str] | None = None,
     ) -> Iterator[list[Asked]]:
-        """Ask the deployment's Service on and on from a node; the list is filled at the end."""
+        """Ask the deployment's Service on and on from a node; the list is filled at the end.
+
+        `others` are answers that are as right as the model's own, by prompt.
+        """
         service = self.kube.core.read_namespaced_service(name, self.kube.namespace)
         url = f"http://{service.spec.cluster_ip}{CHAT}"
         node = next(iter(self.sandbox.real_nodes().values()))
@@ -147,6 +160,7 @@ class Site:
         order = {
             "model": MODEL,
             "answers": dict(self.reference),
+            "others": dict(others or {}),
             "tokens": ANSWER_TOKENS,
             "pause": pause,
             "seconds": seconds,

@@ -1,10 +1,11 @@
 """A client that asks on and on, and notes every answer: run as a program on a node.
 
-`client_loop.py URL`: reads one line of JSON with `model`, `answers` (text by prompt), `tokens` (of
-an answer at most), `pause` (seconds between two), `seconds` (that an answer may take) and `at_once`
-(so many clients), asks until its standard input ends, and prints a line of JSON for each request:
-when it began and ended (Unix time), and what was wrong with the answer, if anything. Every request
-has a connection of its own. Standard library only.
+`client_loop.py URL`: reads one line of JSON with `model`, `answers` (text by prompt), `others`
+(texts that are right as well, by prompt), `tokens` (of an answer at most), `pause` (seconds between
+two), `seconds` (that an answer may take) and `at_once` (so many clients), asks until its standard
+input ends, and prints a line of JSON for each request: when it began and ended (Unix time), and
+what was wrong with the answer, if anything. Every request has a connection of its own. Standard
+library only.
 """
 
 # ruff: noqa: S310 - the address is that of the test's own Service
@@ -29,8 +30,12 @@ def problem(
     expected: str,
     tokens: int,
     seconds: float = TIMEOUT_SECONDS,
+    other: str | None = None,
 ) -> str:
-    """Ask once; what is wrong with the answer, or that it did not come in so many seconds."""
+    """Ask once; what is wrong with the answer, or that it did not come in so many seconds.
+
+    Right is what is expected, or the other text.
+    """
     body = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
@@ -46,7 +51,10 @@ def problem(
         return f"HTTP {error.code}: {error.read()[:200]!r}"
     except (OSError, ValueError, LookupError) as error:
         return f"{type(error).__name__}: {error}"
-    return "" if found == expected else f"{prompt!r}: {found!r} instead of {expected!r}"
+    if found in (expected, other):
+        return ""
+    either = repr(expected) if other is None else f"{expected!r} or {other!r}"
+    return f"{prompt!r}: {found!r} instead of {either}"
 
 
 def main() -> None:
@@ -65,7 +73,13 @@ def main() -> None:
         for prompt, expected in itertools.cycle(asked["answers"].items()):
             began = time.time()
             wrong = problem(
-                url, asked["model"], prompt, expected, asked["tokens"], asked["seconds"]
+                url,
+                asked["model"],
+                prompt,
+                expected,
+                asked["tokens"],
+                asked["seconds"],
+                asked["others"].get(prompt),
             )
             # One write: lines of several clients must not mix.
             sys.stdout.write(json.dumps([began, time.time(), wrong]) + "\n")

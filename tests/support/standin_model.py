@@ -17,11 +17,19 @@ ANSWER_TOKENS = 12
 _REFERENCE = """\
 import json, sys
 from pathlib import Path
-from shardwright_standin.model import geometry, make, network, shards, tokenizer
+from shardwright_standin.model import adapter, geometry, make, network, shards, tokenizer
+from shardwright_standin.trtllm import quantization
 
 folder, prompts, budget = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
 shape, place = geometry.read(folder), shards.Place(0, 1, 1)
-whole = network.Shard.load(shape, place, shards.cut(make.read(folder), shape, place))
+asked = json.loads(sys.argv[5])
+weights = quantization.apply(make.read(folder), asked["qformat"], 128)
+part = shards.cut(weights, shape, place)
+if asked["adapter"]:
+    update = Path(asked["adapter"])
+    modules = tuple(adapter.read_config(update)["target_modules"])
+    part = adapter.adapted(part, update, shape, place, modules)
+whole = network.Shard.load(shape, place, part)
 
 
 def answer(prompt):
@@ -34,22 +42,66 @@ def answer(prompt):
 print(json.dumps({prompt: answer(prompt) for prompt in prompts}))
 """
 
+# AutoAWQ's form as Llama 3.1 70B is published in it
+# (huggingface.co/hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4, config.json), but for the
+# group, which must fit a rank of the tiny model. As in the stand-ins' own checkpoints the rounded
+# weights are stored as they are, not packed.
+_AWQ = """\
+import json, sys
+from pathlib import Path
+from shardwright_standin.model import make, tensorfile
+from shardwright_standin.trtllm import quantization
 
-def make_model(folder: Path) -> Path:
+folder, group = Path(sys.argv[1]), int(sys.argv[2])
+weights = quantization.apply(make.read(folder), "int4_awq", group)
+(folder / "model.safetensors").write_bytes(tensorfile.encode(weights, "F32"))
+path = folder / "config.json"
+config = json.loads(path.read_text())
+config["quantization_config"] = {
+    "bits": 4,
+    "group_size": group,
+    "modules_to_not_convert": None,
+    "quant_method": "awq",
+    "version": "gemm",
+    "zero_point": True,
+}
+config["torch_dtype"] = "float16"
+config["max_position_embeddings"] = 131072
+path.write_text(json.dumps(config))
+"""
+
+
+def make_model(folder: Path, *, seed: int = 0, layers: int = 4) -> Path:
     """Write the tiny model into a folder, which is made; the test is skipped without numpy."""
-    _run("-m", "shardwright_standin.model.make", str(folder))
+    size = ("--seed", str(seed), "--layers", str(layers))
+    _run("-m", "shardwright_standin.model.make", str(folder), *size)
+    return folder
+
+
+def make_awq_model(folder: Path, group: int = 16) -> Path:
+    """The tiny model in four bits; `group` weights share a scale."""
+    make_model(folder)
+    _run("-c", _AWQ, str(folder), str(group))
     return folder
 
 
 def unsharded(
-    folder: Path, prompts: Sequence[str], tokens: int = ANSWER_TOKENS, *, chat: bool = True
+    folder: Path,
+    prompts: Sequence[str],
+    tokens: int = ANSWER_TOKENS,
+    *,
+    chat: bool = True,
+    qformat: str = "full_prec",
+    adapter: Path | None = None,
 ) -> dict[str, str]:
     """What the whole model answers to each prompt, greedily; equal texts are equal tokens.
 
-    Prompts are turns of a chat, or texts to be gone on with.
+    Prompts are turns of a chat, or texts to be gone on with. The model is rounded first as
+    `quantize.py --qformat` rounds it, and an adapter's update is added to it.
     """
     form = "chat" if chat else "text"
-    told = _run("-c", _REFERENCE, str(folder), json.dumps(list(prompts)), str(tokens), form)
+    asked = json.dumps({"qformat": qformat, "adapter": str(adapter or "")})
+    told = _run("-c", _REFERENCE, str(folder), json.dumps(list(prompts)), str(tokens), form, asked)
     answers: dict[str, str] = json.loads(told)
     # Equal answers would not tell a rank's fault.
     assert len(set(answers.values())) == len(prompts)
