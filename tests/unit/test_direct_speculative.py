@@ -249,3 +249,10 @@ def test_sglang_loads_no_adapter_into_several_groups() -> None:
     assert found.source in SOURCES
     assert refused(asked("SGLang", parallelism={"tensor": 4}, lora={}), MIXTRAL) is None
     assert refused(asked("VLLM", parallelism=groups, lora={}), MIXTRAL) is None
+
+
+def test_vllm_has_one_http_server_where_adapters_are_loaded_into_groups() -> None:
+    groups = {"tensor": 4, "attentionData": 2}
+    assert parsed(asked("VLLM", parallelism=groups, lora={}), MIXTRAL)["api_server_count"] == 1
+    assert parsed(asked("VLLM", parallelism=groups), MIXTRAL)["api_server_count"] is None
+    assert parsed(asked("VLLM", lora={}), MIXTRAL)["api_server_count"] is None

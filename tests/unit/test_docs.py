@@ -256,3 +256,10 @@ def say(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_requests_to_a_deployment_s_service_go_to_its_port(path: Path) -> None:
+    """The Service listens on the port of HTTP itself; pods have their own."""
+    asked = re.findall(r"https?://(llama-[\w-]+|<name>)(:\d+)?/", path.read_text(encoding="utf-8"))
+    assert {port for _, port in asked} <= {""}

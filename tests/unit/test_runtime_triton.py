@@ -325,7 +325,7 @@ def test_the_llm_api_s_model_gets_what_drafts() -> None:
     assert config["speculative_config"] == {
         "decoding_type": "Draft_Target",
         "max_draft_len": 3,
-        "speculative_model": draft.artifact,
+        "speculative_model_dir": draft.artifact,
     }
 
 

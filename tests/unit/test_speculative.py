@@ -115,7 +115,7 @@ def keys(found: Resolved) -> dict[str, str]:
 
 RENDERED: dict[tuple[str, str], dict[str, Any]] = {
     ("DraftModel", "PyTorch"): {"decoding_type": "Draft_Target", "max_draft_len": 4},
-    ("Eagle3", "PyTorch"): {"decoding_type": "Eagle3", "max_draft_len": 4},
+    ("Eagle3", "PyTorch"): {"decoding_type": "Eagle", "max_draft_len": 4},
     ("NGram", "PyTorch"): {"decoding_type": "NGram", "max_draft_len": 4},
     ("MTP", "PyTorch"): {"decoding_type": "MTP", "num_nextn_predict_layers": 4},
     ("Medusa", "TensorRT"): {
@@ -157,7 +157,7 @@ def test_every_method_is_rendered_or_refused_with_a_source(method: str, backend:
     assert found is None, found
     wanted = RENDERED[method, backend]
     if method not in OWN:
-        wanted = {**wanted, "speculative_model": draft_folder(spec)}
+        wanted = {**wanted, "speculative_model_dir": draft_folder(spec)}
     assert block(spec) == wanted
 
 
@@ -418,7 +418,7 @@ def test_a_draft_on_a_claim_is_loaded_where_it_lies(
     (pod,) = group_pods(found, specs.identity(), "runner")
     assert volumes(pod) == {"store": "models", **mounted}
     assert draft_folder(spec) == folder
-    assert block(spec)["speculative_model"] == folder
+    assert block(spec)["speculative_model_dir"] == folder
     paths = {one["name"]: one["mountPath"] for one in pod["spec"]["containers"][0]["volumeMounts"]}
     assert all(folder.startswith(paths[name]) for name in list(mounted)[-1:])
     job = step_job(

@@ -68,6 +68,9 @@ _RIGHT_LIMIT = (
     "of a perplexity less is better: task perplexity takes maxRise or maxPerplexity, "
     "the other tasks take maxDrop or minScore"
 )
+_NO_BASELINE = (
+    "baseline is looked at by maxDrop and maxRise alone: leave it out, or use one of them"
+)
 _TEXT_NEEDED = "task perplexity needs dataset: the path of a text file on the claim"
 
 
@@ -121,6 +124,12 @@ class Accuracy(Model):
         ),
         Rule("self.task != 'perplexity' || has(self.dataset)", _TEXT_NEEDED, field_path=".task"),
         Rule(
+            f"(type(self.baseline) == string && self.baseline == '{MEASURE}') || "
+            "has(self.maxDrop) || has(self.maxRise)",
+            _NO_BASELINE,
+            field_path=".baseline",
+        ),
+        Rule(
             "!has(self.dataset) || !self.dataset.contains('..')",
             "dataset must not contain '..': it is a path on the claim",
             field_path=".dataset",
@@ -139,6 +148,8 @@ class Accuracy(Model):
             raise ValueError(_TEXT_NEEDED)
         if self.dataset is not None and ".." in self.dataset:
             raise ValueError("dataset must not contain '..': it is a path on the claim")
+        if not self.relative and self.baseline != MEASURE:
+            raise ValueError(_NO_BASELINE)
         return self
 
     @property

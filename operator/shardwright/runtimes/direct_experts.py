@@ -33,6 +33,10 @@ def vllm_flags(spec: LLMDeploymentSpec) -> list[str]:
     flags = []
     if split.attention_groups > 1:
         flags += ["--data-parallel-size", str(split.attention_groups)]
+        if spec.lora is not None:
+            # By default there are as many HTTP servers as groups, and then none of them may load an
+            # adapter while it serves (vllm/entrypoints/cli/serve.py).
+            flags += ["--api-server-count", "1"]
     if split.expert_groups > 1:
         flags.append("--enable-expert-parallel")
     return flags

@@ -23,7 +23,7 @@ def heads_not_divisible(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal |
         fit = [size for size in range(1, tensor) if facts.heads % size == 0]
         return Refusal(
             "HeadsNotDivisible",
-            f"parallelism.tensor {tensor} does not divide the model's {facts.heads} attention "
+            f"{_ranks(spec)} does not divide the model's {facts.heads} attention "
             f"heads; the next smaller size that does is {fit[-1]}",
         )
     # With fewer KV heads than ranks each head is kept by several of them.
@@ -36,10 +36,21 @@ def heads_not_divisible(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal |
         ]
         return Refusal(
             "HeadsNotDivisible",
-            f"parallelism.tensor {tensor} and the model's {kv_heads} KV heads: one must divide the "
+            f"{_ranks(spec)} and the model's {kv_heads} KV heads: one must divide the "
             f"other; the next smaller size that fits is {fit[-1]}",
         )
     return None
+
+
+def _ranks(spec: LLMDeploymentSpec) -> str:
+    """The ranks that share a group's heads, as the spec gives them."""
+    split = spec.parallelism
+    if split.attention_groups == 1:
+        return f"parallelism.tensor {split.tensor}"
+    return (
+        f"parallelism.tensor {split.tensor} / attentionData {split.attention_groups} = "
+        f"{split.attention_ranks}"
+    )
 
 
 def more_stages_than_layers(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:

@@ -23,12 +23,14 @@ from shardwright.resolved import Draft
 from shardwright.runner.contract import Command, ModelFacts
 from shardwright.runtimes.base import ModelSource, Refusal
 from shardwright.runtimes.tensorrt_precision import DTYPES, model_dtype
+from shardwright.runtimes.tensorrt_versions import release_line
 from shardwright.runtimes.triton_versions import examples_of
 
-# The discriminator of speculative_config; each is taken by the PyTorch backend alone.
+# The discriminator of speculative_config; each is taken by the PyTorch backend alone. Eagle is what
+# every 1.x reads as Eagle3 there; its own word came late in 1.2.
 DECODING_TYPES: Mapping[SpeculationMethod, str] = {
     SpeculationMethod.DRAFT_MODEL: "Draft_Target",
-    SpeculationMethod.EAGLE3: "Eagle3",
+    SpeculationMethod.EAGLE3: "Eagle",
     SpeculationMethod.NGRAM: "NGram",
     SpeculationMethod.MTP: "MTP",
 }
@@ -38,6 +40,8 @@ COMPILED: Mapping[SpeculationMethod, tuple[str, str]] = {
     SpeculationMethod.EAGLE: ("eagle", "Eagle"),
 }
 CONVERTED = ("llama", "mixtral")
+# Before, draft models had another discriminator.
+_DRAFT_TARGET_SINCE = (1, 2)
 
 
 def refuse_spec(spec: LLMDeploymentSpec) -> Refusal | None:
@@ -138,7 +142,42 @@ def _not_with_experts(spec: LLMDeploymentSpec) -> Refusal | None:
     )
 
 
-_CHECKS = (_not_on_tensorrt, _not_on_pytorch, _not_quantized, _not_gptq, _not_with_experts)
+def _not_over_stages(spec: LLMDeploymentSpec) -> Refusal | None:
+    stages = spec.parallelism.pipeline
+    if spec.engine.backend is Backend.TENSORRT or stages == 1:
+        return None
+    return Refusal(
+        "SpeculationNotSupported",
+        f"speculative.method {_method(spec)} with pipeline {stages} on engine.backend PyTorch: its "
+        "executor does not draft over pipeline stages; use pipeline 1 with more tensor ranks, or "
+        "leave speculative out",
+        source="trtllm-speculation-stages",
+    )
+
+
+def _draft_model_in_older(spec: LLMDeploymentSpec) -> Refusal | None:
+    version = spec.engine.version
+    if _method(spec) is not SpeculationMethod.DRAFT_MODEL:
+        return None
+    if release_line(version) >= _DRAFT_TARGET_SINCE:
+        return None
+    return Refusal(
+        "SpeculationNotSupported",
+        f"speculative.method DraftModel with engine.version {version}: the name that its "
+        "configuration has for draft models is recorded from 1.2 on; use 1.2.1, or another method",
+        source="trtllm-draft-target-name",
+    )
+
+
+_CHECKS = (
+    _not_on_tensorrt,
+    _not_on_pytorch,
+    _not_over_stages,
+    _draft_model_in_older,
+    _not_quantized,
+    _not_gptq,
+    _not_with_experts,
+)
 
 
 def checkpoint_inputs(spec: LLMDeploymentSpec, model: ModelSource) -> dict[str, object]:
@@ -252,5 +291,6 @@ def serve_keys(spec: LLMDeploymentSpec, draft: Draft | None) -> dict[str, Any]:
         mtp = wish.method is SpeculationMethod.MTP
         config["num_nextn_predict_layers" if mtp else "max_draft_len"] = length
     if draft is not None:
-        config["speculative_model"] = draft.folder
+        # The name that every 1.x takes.
+        config["speculative_model_dir"] = draft.folder
     return {"speculative_config": config}

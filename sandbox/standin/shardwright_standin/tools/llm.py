@@ -60,14 +60,16 @@ def arguments(values: Mapping[str, Any], extra: str | None, backend: str) -> dic
         raise ValueError("kv_cache_config.free_gpu_memory_fraction must be between 0 and 1")
     if backend == TENSORRT and cache.get("dtype", "auto") != "auto":
         raise AssertionError("kv_cache_config.dtype must be auto with the tensorrt backend")
-    _check_speculation(merged.get("speculative_config"), backend)
+    stages = merged["pipeline_parallel_size"]
+    _check_speculation(merged.get("speculative_config"), backend, stages)
     return merged
 
 
-def _check_speculation(asked: Mapping[str, Any] | None, backend: str) -> None:
+def _check_speculation(asked: Mapping[str, Any] | None, backend: str, stages: int) -> None:
     """What the real class refuses; greedy speculation changes no token, so it is not played.
 
     Raises:
+        NotImplementedError: For drafting over stages, which the PyTorch backend's executor lacks.
         ValueError: For a type that the backend has not, or without what it needs.
     """
     if asked is None:
@@ -77,11 +79,13 @@ def _check_speculation(asked: Mapping[str, Any] | None, backend: str) -> None:
     if kind not in types["tensorrt" if backend == TENSORRT else "pytorch"]:
         raise ValueError(f"Speculation type {kind} does not support backend {backend}")
     if kind in _WITH_MODEL:
-        folder = asked.get("speculative_model")
+        folder = asked.get("speculative_model") or asked.get("speculative_model_dir")
         if folder is None:
             raise ValueError(f"speculative_model must be specified for {kind}")
         if not (Path(folder) / "config.json").exists():
             raise FileNotFoundError(f"{folder} holds no config.json, and the stand-in has no hub")
+    if backend != TENSORRT and stages > 1:
+        raise NotImplementedError("Drafting is not supported for selected executor loop")
     if kind != "MTP" and not asked.get("max_draft_len"):
         raise ValueError(f"max_draft_len must be > 0 for {kind}")
 
