@@ -21,7 +21,9 @@ from tests.support.specs import MINIMAL_SPEC, manifest, put, specs
 from shardwright.api import names
 from shardwright.api.asked import AskedSpec
 from shardwright.api.crd import CRD_NAME, crd
+from shardwright.api.engines import with_defaults
 from shardwright.api.resource import LLMDeployment
+from shardwright.api.spec import Runtime
 from shardwright.api.status import (
     BenchmarkPoint,
     BenchmarkStatus,
@@ -235,7 +237,22 @@ REFUSED = [
     ("model.uri", "ftp://x/y", ["spec.model.uri", "uri ftp://x/y: write hf://org/name@revision"]),
     ("model.uri", "pvc://a/../b", ["spec.model.uri", "must not contain '..'"]),
     ("model.unheardOf", 1, ['unknown field "spec.model.unheardOf"']),
-    ("speculative", {"method": "DraftModel"}, ['unknown field "spec.speculative"']),
+    (
+        "speculative",
+        {"method": "DraftModel"},
+        ["spec.speculative.model: Required value", "need speculative.model"],
+    ),
+    ("unheardOf", {"method": "DraftModel"}, ['unknown field "spec.unheardOf"']),
+    (
+        "quantization.accuracy",
+        {"task": "mmlu", "minScore": 60, "baseline": "68.2"},
+        ["spec.quantization.accuracy.baseline", "maxDrop and maxRise alone"],
+    ),
+    (
+        "quantization.accuracy",
+        {"task": "mmlu", "minScore": 60, "baseline": 68},
+        ["spec.quantization.accuracy.baseline", "maxDrop and maxRise alone"],
+    ),
     ("model.secretRef", {}, ["spec.model.secretRef.name: Required value"]),
     ("storage", {}, ["spec.storage.claimName: Required value"]),
     ("pod.resources.cpu", 0, ["spec.pod.resources.cpu", "0 must be greater than 0"]),
@@ -339,6 +356,8 @@ def test_server_and_models_take_and_refuse_the_same_specs(
     else:
         event("taken")
         made = cluster.create(body)
+        # The runtime decides these two where they are left out, and the server leaves them so.
+        made["spec"]["engine"] = with_defaults(made["spec"]["engine"], Runtime.TENSORRT_LLM)
         assert made["spec"] == read.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

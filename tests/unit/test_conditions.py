@@ -269,7 +269,13 @@ ROWS: dict[str, Row] = {
         ("False", "ProofFailed"),
         FAILED,
         {**UNPROVEN, "serving": OLD, "proof_failure": PROOF_FAILED},
-        parts=("OutOfMemory", "rank 3", "tried to allocate 2 GiB", "llama-old", "record-k"),
+        parts=(
+            "OutOfMemory",
+            "rank 3",
+            "tried to allocate 2 GiB",
+            "llama-old",
+            "shardwright.dev/restartedAt",
+        ),
         others={"EngineReady": ("False", "ProofFailed")},
     ),
     "all is well": Row(

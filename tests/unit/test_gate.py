@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -629,3 +630,12 @@ def test_scales_that_come_from_a_public_data_set_are_warned_of(
     found = resolved(None, quantization=quantization)
     said = [reason for reason in found.reasons if "calibrated with cnn_dailymail" in reason]
     assert bool(said) is warned
+
+
+def test_a_score_that_is_no_number_never_passes() -> None:
+    for limit in ({"minScore": 60.0}, {"maxDrop": 1.0, "baseline": 70}):
+        accuracy = Accuracy.read({"task": "mmlu", **limit})
+        assert judge(accuracy, math.nan, 70.0).answer is Answer.FAILED
+    rise = Accuracy.read({"task": "perplexity", "dataset": "text", "maxPerplexity": 6.0})
+    assert judge(rise, math.nan, None).answer is Answer.FAILED
+    assert judge(rise, math.inf, None).answer is Answer.FAILED

@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 from tests.support.steps import Volumes
 
 from shardwright.runner.contract import (
+    DONE,
     SERVE_CONFIG,
     STEP_SCORE,
     STORE,
     Command,
+    ContractError,
     Report,
     StepRequest,
     artifact_folder,
@@ -30,7 +32,7 @@ from shardwright.runner.contract import (
     encode,
     encode_report,
 )
-from shardwright.runner.steps.perplexity import Asked, passages
+from shardwright.runner.steps.perplexity import Asked, passages, perplexity_of
 from shardwright.runner.steps.score import ScoreStep
 from shardwright.runner.steps.scores import LoggedScore, NoScoreError, Score, saved_score
 
@@ -314,3 +316,18 @@ def test_a_text_that_tells_nothing_is_said_to(volumes: Volumes, server: str, tex
 def test_words_that_are_missing_unknown_or_no_numbers_are_refused(argv: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=r"perplexity takes|invalid literal"):
         Asked.parse(argv)
+
+
+@pytest.mark.parametrize("mean", [math.nan, math.inf, 709.5, 9999.0])
+def test_a_text_without_probability_has_no_perplexity(mean: float) -> None:
+    with pytest.raises(NoScoreError, match="no perplexity"):
+        perplexity_of(mean)
+    assert perplexity_of(0.0) == 1.0
+
+
+@pytest.mark.parametrize("score", ["NaN", "Infinity", '"high"', "[1]", "true"])
+def test_a_report_s_score_is_a_number_or_none(score: str) -> None:
+    text = encode(Report(DONE, step="score", key="k", score=1.5, samples=2))
+    assert decode(Report, text).score == 1.5
+    with pytest.raises(ContractError, match="score"):
+        decode(Report, text.replace("1.5", score))

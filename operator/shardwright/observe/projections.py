@@ -7,6 +7,7 @@ epoch. Nodes are projected in `observe.nodes`.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -224,7 +225,7 @@ def record_view(body: Body) -> Record:
             rebuilds=int(data.get("rebuilds") or 0),
             unused=_moment(data.get("unusedSince")),
             trash=data.get("trashStamp", ""),
-            score=float(data["score"]) if data.get("score") else None,
+            score=_number(data["score"]) if data.get("score") else None,
             samples=int(data.get("samples") or 0),
             tried=tuple(data.get("triedUnder", "").split()),
         )
@@ -232,6 +233,13 @@ def record_view(body: Body) -> Record:
         raise RecordError(f"{name}: {error.args[0]} is missing") from error
     except (TypeError, ValueError) as error:
         raise RecordError(f"{name}: {error}") from error
+
+
+def _number(text: str) -> float:
+    found = float(text)
+    if not math.isfinite(found):
+        raise ValueError(f"score {text} is no number")
+    return found
 
 
 def revision_view(body: Body) -> RevisionView:

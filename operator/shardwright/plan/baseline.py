@@ -108,5 +108,11 @@ def _plain(spec: LLMDeploymentSpec, facts: ModelFacts, tensor: int) -> LLMDeploy
     quantization = Quantization(weights=WeightPrecision.NONE, kv_cache=KVPrecision.NONE)
     split = Parallelism(tensor=tensor, pipeline=1)
     return spec.model_copy(
-        update={"engine": engine, "quantization": quantization, "parallelism": split}
+        update={
+            "engine": engine,
+            "quantization": quantization,
+            "parallelism": split,
+            "lora": None,
+            "speculative": None,
+        }
     )

@@ -285,7 +285,8 @@ def _stall(findings: Findings, memory: Memory) -> tuple[str, str] | None:
             return chain.reason, _words(chain)
     if findings.proof_failure is not None:
         return _proof_reason(findings), _proof_words(findings)
-    if memory.failed_revision and findings.target is not None:
+    # It stays barred while another one is made, and then says nothing of that one.
+    if findings.target is not None and findings.target.name == memory.failed_revision:
         serving = findings.serving
         back = (
             f"revision {serving.name} serves again"

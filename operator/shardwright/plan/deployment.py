@@ -102,7 +102,7 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
         jitter=situation.jitter,
         timeouts=situation.settings.timeouts,
     )
-    after = _after_mending(memory, verdict, target, chains)
+    after = _after_mending(memory, verdict, aimed.target, target, chains, proven_now=proven_now)
     intents: list[Intent] = list(aimed.intents)
     intents += recording.records_of_verdict(
         situation, verdict, by_name, target.name if target else ""
@@ -288,8 +288,19 @@ def _goal(
 
 
 def _after_mending(
-    memory: Memory, verdict: Verdict, target: Revision | None, chains: Mapping[str, Chain]
+    memory: Memory,
+    verdict: Verdict,
+    asked: Revision | None,
+    target: Revision | None,
+    chains: Mapping[str, Chain],
+    *,
+    proven_now: bool,
 ) -> Memory:
+    """What is remembered beside the wishes.
+
+    A revision that was rolled back stays barred until another one that is asked for can serve: it
+    is proven, and would be taken for what serves as soon as it is not barred.
+    """
     tries = dict(memory.tries)
     live = {
         (chain.artifact.step, chain.artifact.key)
@@ -305,8 +316,10 @@ def _after_mending(
     failed, cause = memory.failed_revision, memory.failed_cause
     if verdict.rolled_back is not None and target is not None:
         failed, cause = target.name, verdict.rolled_back.cause
-    elif failed and target is not None and target.name != failed:
-        failed, cause = "", ""
+    elif failed and asked is not None and asked.name != failed and proven_now:
+        made = chains.get(asked.name)
+        if made is not None and made.ready:
+            failed, cause = "", ""
     return replace(
         memory,
         wishes=verdict.wishes,

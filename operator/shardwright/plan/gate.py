@@ -115,7 +115,8 @@ def judge(
     if score is None:
         return told
     falls_short = score - worst if accuracy.task is Task.PERPLEXITY else worst - score
-    answer = Answer.FAILED if falls_short > _ROUNDING else Answer.PASSED
+    # So written, a score that is no number fails.
+    answer = Answer.PASSED if falls_short <= _ROUNDING else Answer.FAILED
     return replace(told, answer=answer)
 
 

@@ -78,7 +78,13 @@ def decode(kind: type[Message], text: str) -> Message:
         raise ContractError(f"{kind.__name__} cannot be read: {error}") from error
 
 
-_PLAIN = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
+_PLAIN = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "float | None": (int, float, type(None)),
+    "bool": (bool,),
+}
 
 
 def _plain(kind: type[Any], values: Mapping[str, Any]) -> None:

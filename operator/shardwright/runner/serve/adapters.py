@@ -100,7 +100,7 @@ class AdapterKeeper:
             try:
                 problem = self._look()
                 self._looked.set()
-            except (OSError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - it is told; nobody else would keep them
                 problem = f"{type(error).__name__}: {error}"
             if problem != told:
                 say("adapters cannot be kept", why=problem) if problem else say("adapters are kept")

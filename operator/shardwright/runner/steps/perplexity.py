@@ -25,6 +25,8 @@ from shardwright.runner.steps.scores import NoScoreError, Score
 
 # Bounded: the text is read at once, and a passage of it goes into one request.
 TEXT_LIMIT_BYTES = 64 * 2**20
+# Beyond, e to it is no number of 64 bits.
+_MOST_NATS = 709.0
 _AT_ONCE = 8
 _REQUEST_SECONDS = 300.0
 _ANSWER_LIMIT_BYTES = 64 * 2**20
@@ -129,7 +131,22 @@ def measure(asked: Asked, between: Callable[[], None]) -> Score:
     tokens = sum(count for _, count in sums)
     if not tokens:
         raise NoScoreError(f"{asked.text.name} has no passage of two tokens or more")
-    return Score(math.exp(sum(total for total, _ in sums) / tokens), len(cut))
+    return Score(perplexity_of(sum(total for total, _ in sums) / tokens), len(cut))
+
+
+def perplexity_of(mean: float) -> float:
+    """Perplexity by the mean of −log p over tokens, in nats: e to its power.
+
+    Raises:
+        NoScoreError: That is no number: the model gives some token no probability at all.
+    """
+    found = math.exp(mean) if mean < _MOST_NATS else math.inf
+    if not math.isfinite(found):
+        raise NoScoreError(
+            f"the log probabilities have no perplexity (their mean is {-mean}): the model gives "
+            "tokens of the text no probability, or answers with what is no number"
+        )
+    return found
 
 
 def _answer(asked: Asked, passage: str) -> Any:  # noqa: ANN401 - any JSON

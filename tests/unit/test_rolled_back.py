@@ -1,0 +1,94 @@
+"""A revision that was rolled back stays barred until another one that is asked for can serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tests.unit.test_gate_passes import World
+
+from shardwright.plan.conditions import Outcome
+from shardwright.plan.deployment import decide
+from shardwright.plan.report import report
+from shardwright.plan.situation import CreatePods, Situation
+from shardwright.runner.contract import ENVIRONMENT, REASON_RANK_FAILED, Report
+
+DIED = Report(ENVIRONMENT, reason=REASON_RANK_FAILED, message="rank 0 exited", step="serve")
+
+
+class Crashing(World):
+    """Time goes on between passes; pods of revisions that `crashes` names die at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.crashes: Callable[[str], bool] = lambda _: False
+
+    def situation(self) -> Situation:
+        return replace(super().situation(), now=self.now)
+
+    def start(self, intent: CreatePods) -> None:
+        before = len(self.pods)
+        super().start(intent)
+        if self.crashes(intent.wish.revision):
+            self.pods[before:] = [
+                replace(pod, phase="Failed", ready=False, exit_code=1, report=DIED)
+                for pod in self.pods[before:]
+            ]
+
+    def settle(self) -> None:
+        """Hours of passes, of which some find nothing to do."""
+        for _ in range(25):
+            self.now += 60
+            for _ in range(8):
+                found = self.situation()
+                self.decision = decide(found)
+                for intent in self.decision.intents:
+                    self.carry_out(intent)
+                self.status = report(found, self.decision, Outcome())
+
+    @property
+    def running(self) -> set[str]:
+        return {group.revision for group in self.status.groups if group.state == "Ready"}
+
+
+def rolled_back() -> tuple[Crashing, str, str]:
+    """A first revision serves on two replicas; the second one, of the same engine, was given up."""
+    world = Crashing()
+    world.edit(replicas=2)
+    good = world.revisions[-1].name
+    world.crashes = lambda revision: revision != good
+    world.edit(replicas=2, pod={"env": [{"name": "X", "value": "1"}]})
+    bad = world.revisions[-1].name
+    assert world.condition("Stalled")[:2] == ("True", "RolledBack")
+    assert (world.status.failed_revision, world.running) == (bad, {good})
+    return world, good, bad
+
+
+def test_an_edit_that_is_refused_does_not_roll_it_out_again() -> None:
+    world, good, bad = rolled_back()
+    born = world.born
+    world.edit(replicas=2, gpu={"product": "NVIDIA-B200"})
+    assert world.condition("Accepted")[:2] == ("False", "GPUProductNotFound")
+    assert (world.status.failed_revision, world.running) == (bad, {good})
+    assert world.born == born, "what runs was touched"
+
+
+def test_a_next_edit_moves_on_from_what_serves_and_lifts_the_bar() -> None:
+    world, good, bad = rolled_back()
+    world.crashes = lambda revision: revision == bad
+    world.edit(replicas=2, pod={"env": [{"name": "X", "value": "2"}]})
+    newest = world.revisions[-1].name
+    assert newest not in (good, bad)
+    assert world.running == {newest}
+    assert world.status.failed_revision == ""
+    assert world.condition("Stalled")[0] == "False"
+    assert world.condition("Ready")[0] == "True"
+
+
+def test_the_same_wish_again_stays_barred() -> None:
+    world, good, bad = rolled_back()
+    world.edit(replicas=2)
+    assert (world.condition("Ready")[0], world.running) == ("True", {good})
+    world.edit(replicas=2, pod={"env": [{"name": "X", "value": "1"}]})
+    assert world.running <= {good, bad}
