@@ -187,6 +187,8 @@ def test_results_are_read_as_they_were_written() -> None:
         "[]",
         "{}",
         replace(run, points=()).dump(),
+        replace(run, tensor=0).dump(),
+        run.dump().replace('"concurrency": 1,', '"concurrency": "1",'),
         replace(run, points=run.points[::-1]).dump(),
         run_of([(x, 1.0) for x in range(1, MOST_POINTS + 2)]).dump(),
     ):

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -532,3 +533,17 @@ def test_files_without_results_are_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["plot", *seven, "-o", str(tmp_path / "x")])
     assert done.exit_code == 2
     assert "1 to 6 runs, not 7" in done.output
+
+
+@pytest.mark.parametrize("runtime", TOOLS)
+def test_no_point_and_no_run_sees_the_prompts_of_another(runtime: str) -> None:
+    """A server keeps the beginnings of prompts that it has seen."""
+
+    def seeds(run: int) -> set[str]:
+        load = replace(LOAD, seed=run)
+        lines = [TOOLS[runtime].command(load, number, "r.json") for number in (1, 2, 4, 8, 128)]
+        return {line[line.index("--seed") + 1] for line in lines}
+
+    assert len(seeds(1)) == 5
+    assert not seeds(1) & seeds(2)
+    assert all(0 <= int(seed) < 2**31 for seed in seeds(2**31 - 1))

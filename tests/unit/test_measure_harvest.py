@@ -221,6 +221,18 @@ def test_priorities_of_sglang_are_not_counted_beside_their_total() -> None:
     assert found == {"shardwright_requests_waiting": 5.0}
 
 
+def test_every_attention_group_of_sglang_counts() -> None:
+    queues, used = (0, 9, 7, 5), (0.2, 0.95, 0.9, 0.9)
+    text = "".join(
+        f'sglang:num_queue_reqs{{dp_rank="{group}",pp_rank="0",tp_rank="{2 * group}"}} {waiting}\n'
+        f'sglang:token_usage{{dp_rank="{group}",pp_rank="0",tp_rank="{2 * group}"}} {share}\n'
+        for group, (waiting, share) in enumerate(zip(queues, used, strict=True))
+    )
+    found = from_prometheus(page_of("SGLang", "/metrics"), text)
+    assert found["shardwright_requests_waiting"] == sum(queues)
+    assert found["shardwright_kv_cache_utilization"] == max(used)
+
+
 @pytest.mark.parametrize(
     ("flavour", "runtime"), [("trtllm", "TensorRTLLM"), ("vllm", "VLLM"), ("sglang", "SGLang")]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,13 @@ def benchmark_job(
         raise JobError(f"pod {pod['metadata']['name']} has no address yet")
     served = served_by(pod)
     host = f"[{address}]" if ":" in address else address
-    load = Load(f"http://{host}:{PORT_HTTP}", served.served_name, served.model_folder, *lengths)
+    load = Load(
+        f"http://{host}:{PORT_HTTP}",
+        served.served_name,
+        served.model_folder,
+        *lengths,
+        seed=zlib.crc32(name.encode()),
+    )
     request = {
         "points": [_point(tool, load, number) for number in at_once],
         "keys": dict(RESULT_KEYS),

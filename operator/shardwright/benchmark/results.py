@@ -100,6 +100,11 @@ def read_run(text: str) -> Run:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ResultsError(f"not the results of a run: {error}") from error
     order = [point.concurrency for point in run.points]
+    numbers = [*order, run.tensor, run.pipeline]
+    if not all(isinstance(number, int) and number >= 1 for number in numbers):
+        raise ResultsError(
+            f"concurrency, tensor and pipeline must be whole numbers from 1, these are {numbers}"
+        )
     if not 0 < len(order) <= MOST_POINTS or order != sorted(set(order)) or order[0] < 1:
         raise ResultsError(
             f"points must be 1 to {MOST_POINTS} by rising concurrency, these are {order}"

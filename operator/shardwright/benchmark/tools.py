@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 # Requests for each request at once: enough that starts and ends hardly count.
 REQUESTS_PER_SLOT = 8
+# Between the seeds of two points; a prime, so that points of two runs hardly ever meet.
+_STRIDE = 1_000_003
 # Keys of a result: of Point by what the tools write.
 RESULT_KEYS: Mapping[str, str] = {
     "tokens_per_second": "output_throughput",
@@ -32,6 +34,8 @@ class Load:
         model: The served name.
         tokenizer: Folder with the model's tokenizer, as the tool sees it.
         input_len, output_len: Tokens of each prompt and answer, exactly.
+        seed: Of the run. Each point draws other prompts, and so does each run: a server keeps the
+            beginnings of those that it has seen.
     """
 
     url: str
@@ -39,6 +43,7 @@ class Load:
     tokenizer: str
     input_len: int
     output_len: int
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class Tool:
             *("--random-output-len", str(load.output_len)),
             *("--num-prompts", str(max(16, concurrency * REQUESTS_PER_SLOT))),
             *("--max-concurrency", str(concurrency)),
-            *("--seed", "0"),
+            *("--seed", str((load.seed + _STRIDE * concurrency) % 2**31)),
             "--disable-tqdm",
             *self.own,
             *(word.replace("{result}", result) for word in self.file_flag),

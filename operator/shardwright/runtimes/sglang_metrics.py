@@ -1,14 +1,15 @@
 """SGLang's metrics, with `--enable-metrics`. Source: sglang/srt/observability, 0.5.23.
 
-Each scheduler with attention rank 0 has series of its own, so those of other pipeline stages on the
-same node, which tell of the same requests, are passed over; data-parallel ranks are added up.
+The first rank of each attention group has series of its own, labelled by its rank in the stage.
+Those of other pipeline stages on the same node tell of the same requests and are passed over;
+attention groups are added up.
 """
 
 from __future__ import annotations
 
 from shardwright.runner.measures import MAX, Page, Source
 
-_FIRST_STAGE = {"tp_rank": "0", "pp_rank": "0"}
+_FIRST_STAGE = {"pp_rank": "0"}
 # With priorities the total has an empty one, and each priority a series beside it.
 _TOTAL = {**_FIRST_STAGE, "priority": ""}
 
