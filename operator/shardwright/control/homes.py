@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from shardwright.api.names import GPU_RESOURCE, HOSTNAME_LABEL, LABEL_REVISION
@@ -41,7 +42,8 @@ class Homes:
         self._store = store
         self._situation = situation
         self._group: tuple[PlaceGroup, Placement | NoRoom | Queued] | None = None
-        self._step: tuple[PlaceStep, str | NoRoom | Queued] | None = None
+        self._resumed: tuple[PlaceStep, str] | None = None
+        self._step: tuple[PlaceStep, NoRoom | Queued] | None = None  # the first that waits
         self._promised: list[str] = []
         self._borrow = ""
         # Whether somebody who waited behind this deployment may be next.
@@ -58,8 +60,9 @@ class Homes:
     @property
     def waiting(self) -> bool:
         """Whether this deployment must be woken when capacity or inventory changes."""
-        answers = [found[1] for found in (self._group, self._step) if found is not None]
-        short = any(isinstance(answer, NoRoom | Queued) for answer in answers)
+        short = self._step is not None or (
+            self._group is not None and isinstance(self._group[1], NoRoom | Queued)
+        )
         return self._refused or self._stuck or short
 
     @property
@@ -132,9 +135,29 @@ class Homes:
         return answer
 
     def _find_step(self, decision: Decision) -> None:
-        wanted = next((item for item in decision.intents if isinstance(item, PlaceStep)), None)
-        if wanted is None:
-            return
+        """The first step that finds a node; else the words of the first one asked for.
+
+        So a build that waits for GPUs keeps no fetch waiting. It is the one that queues, and no
+        other step takes GPUs before it.
+        """
+        first: Ticket | None = None
+        for wanted in decision.intents:
+            if not isinstance(wanted, PlaceStep) or (first is not None and wanted.artifact.gpus):
+                continue
+            ticket = self._step_ticket(wanted)
+            answer = _elsewhere_first(ticket, partial(self._placer.place_step, uid=wanted.job.uid))
+            if isinstance(answer, str):
+                self._promised.append(wanted.job.uid)
+                self._resumed = (wanted, answer)
+                break
+            first = first or ticket
+            told = self._step
+            if told is None or told[0].artifact.step == STEP_ADAPTER:
+                self._step = (wanted, answer)
+        if first is not None:
+            self._placer.wait(first)
+
+    def _step_ticket(self, wanted: PlaceStep) -> Ticket:
         artifact, spec, job = wanted.artifact, wanted.spec, wanted.job
         claim = self._situation.claims.get(spec.storage.claim_name)
         request = PlacementRequest(
@@ -150,16 +173,12 @@ class Homes:
             node_terms=claim.node_terms if claim is not None else (),
         )
         created = self._situation.deployment.created
-        ticket = Ticket(
+        return Ticket(
             self._key,
             request,
             order_of_placement(0, created, is_step=True),
             self._label(f"step {artifact.step}"),
         )
-        answer = _elsewhere_first(ticket, lambda one: self._placer.place_step(one, job.uid))
-        if isinstance(answer, str):
-            self._promised.append(job.uid)
-        self._step = (wanted, answer)
 
     def _label(self, what: str) -> str:
         return f"a {what} of {self._key.namespace}/{self._key.name}"
@@ -224,10 +243,9 @@ class Homes:
             if isinstance(answer, Placement):
                 placed = Placed(answer.nodes, self._situation.now)
                 found += carrier.placements(wanted.group, placed)
-        if self._step is not None:
-            step, node = self._step
-            if isinstance(node, str):
-                found.append(carrier.resume(step.job.name, step.job.uid, node))
+        if self._resumed is not None:
+            step, node = self._resumed
+            found.append(carrier.resume(step.job.name, step.job.uid, node))
         return found
 
     def hostname(self, node: str) -> str:

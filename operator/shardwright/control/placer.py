@@ -73,6 +73,10 @@ class Placer:
         """A key's group (or its step) no longer waits for a place; whether it did."""
         return self.waiting.pop((key, step), None) is not None
 
+    def wait(self, ticket: Ticket) -> None:
+        """A key's ticket waits, though another one of it was asked for after it."""
+        self.waiting[ticket.slot] = ticket
+
     def free_of_promise(self, uids: Sequence[str]) -> None:
         """The writes for these pods or Jobs have come through, or failed."""
         for uid in uids:
