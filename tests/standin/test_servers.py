@@ -207,7 +207,7 @@ def _until_running(url: str, name: str) -> None:
         (["-tp", "2", "--nnodes", "3"], "must be divisible by nnodes 3"),
         (["--headless", "--api-server-count", "1"], "cannot be used with --headless"),
         (["--max-model-len", "1M"], "(1048576) is greater than the derived max_model_len"),
-        (["--enable-lora"], "does not play --enable-lora"),
+        (["--enable-sleep-mode"], "does not play --enable-sleep-mode"),
         (["-dp", "2"], "does not play --data-parallel-size 2"),
         (
             ["--nnodes", "2", "-pp", "2", "--distributed-executor-backend", "ray"],
