@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # nvidia-smi waits for the driver, which on a sick GPU may take for ever.
@@ -43,22 +44,33 @@ class GPU:
         return "-".join(_DROPPED.sub("", self.name).split())
 
 
+def ask(query: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str] | None:
+    """What nvidia-smi answers; None where there is none.
+
+    Raises:
+        GPUError: It cannot be run, or does not answer in time.
+    """
+    try:
+        return subprocess.run(  # noqa: S603 - a fixed command line
+            query, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except FileNotFoundError:
+        return None
+    except subprocess.TimeoutExpired:
+        raise GPUError(f"nvidia-smi gave no answer in {seconds} s") from None
+    except OSError as error:
+        raise GPUError(f"nvidia-smi cannot be run: {error}") from error
+
+
 def visible_gpus() -> tuple[GPU, ...] | None:
     """All that this pod sees; None where there is no nvidia-smi to ask.
 
     Raises:
         GPUError: It fails, does not answer, or answers something else.
     """
-    try:
-        done = subprocess.run(  # noqa: S603 - a fixed command line
-            _QUERY, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
-        )
-    except FileNotFoundError:
+    done = ask(_QUERY, _TIMEOUT_SECONDS)
+    if done is None:
         return None
-    except subprocess.TimeoutExpired:
-        raise GPUError(f"nvidia-smi gave no answer in {_TIMEOUT_SECONDS} s") from None
-    except OSError as error:
-        raise GPUError(f"nvidia-smi cannot be run: {error}") from error
     said = (done.stdout + done.stderr).strip()
     if _NONE in said:
         return ()

@@ -12,11 +12,12 @@ from typing import Any
 
 from shardwright.api.settings import Settings
 from shardwright.api.spec import KVPrecision, LLMDeploymentSpec, Runtime, WeightPrecision
-from shardwright.resolved import Artifact, Resolved
+from shardwright.resolved import Resolved
 from shardwright.runner.contract import AdapterServing, Command, ModelFacts
-from shardwright.runtimes import direct, direct_checks, nim_checks, nim_serve, vllm
-from shardwright.runtimes.base import ModelSource, Probe, Refusal, Serving
-from shardwright.runtimes.direct import Absent, Asked, Direct, Offer
+from shardwright.runtimes import direct_checks, nim_checks, nim_serve, vllm
+from shardwright.runtimes.base import Refusal, Serving
+from shardwright.runtimes.direct import Absent, Direct, Offer
+from shardwright.runtimes.direct_runtime import DirectRuntime
 from shardwright.runtimes.tensorrt_precision import AMPERE, Span
 
 _BEFORE_ADA = Span(AMPERE, (8, 8))
@@ -69,14 +70,11 @@ ENGINE = Direct(
 )
 
 
-class NIM:
-    """See `runtimes.base.EngineRuntime` for what each method answers."""
+class NIM(DirectRuntime):
+    """NIM."""
 
     name: str = Runtime.NIM.value
-
-    def known_image(self, version: str) -> str | None:
-        """None: no pinned image is published without a login."""
-        return direct.known_image(ENGINE, version)
+    engine = ENGINE
 
     def refuse_spec(
         self,
@@ -84,9 +82,8 @@ class NIM:
         compute: tuple[int, int] | None,
         settings: Settings | None = None,
     ) -> Refusal | None:
-        """The first check that objects; a compute capability of 0.0 is unknown."""
-        known = compute if compute and compute > (0, 0) else None
-        asked = Asked(ENGINE, spec, known, settings)
+        """The first check that objects."""
+        asked = self.asked(spec, compute, settings)
         # What is NIM's own comes before what a flag takes or which precision fits: other values of
         # those would not help.
         checks = (direct_checks.unknown_version, *nim_checks.SPEC_CHECKS)
@@ -97,25 +94,9 @@ class NIM:
         """The first check that objects; of a planner's shapes, only this one is asked."""
         return (
             nim_checks.several_stages(spec)
-            or direct_checks.refuse_model(ENGINE, spec, facts)
+            or super().refuse_model(spec, facts)
             or nim_checks.no_profile(spec, facts)
         )
-
-    def chain(
-        self,
-        spec: LLMDeploymentSpec,  # noqa: ARG002
-        model: ModelSource,  # noqa: ARG002
-        image: str,  # noqa: ARG002
-        settings: Settings,  # noqa: ARG002
-    ) -> tuple[Artifact, ...]:
-        """Nothing is made: the checkpoint is split as it loads."""
-        return ()
-
-    def proof_inputs(
-        self, spec: LLMDeploymentSpec, model: ModelSource, image: str, serve_key: str
-    ) -> Mapping[str, object]:
-        """Everything whose change asks for a new proof by a candidate."""
-        return direct.proof_inputs(spec, model, image, serve_key)
 
     def serve_command(self, resolved: Resolved, stage: int = 0) -> Command:  # noqa: ARG002
         """`nim-serve`: there is one stage."""
@@ -132,7 +113,3 @@ class NIM:
     def adapters(self, resolved: Resolved) -> AdapterServing | None:  # noqa: ARG002
         """None: adapters are refused."""
         return None
-
-    def readiness(self, resolved: Resolved) -> Probe:
-        """The runner's readiness endpoint."""
-        return direct.readiness(resolved)

@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwright.api.names import PORT_HTTP
-from shardwright.api.spec import DType, KVPrecision
 from shardwright.resolved import Resolved
 from shardwright.runner.contract import Command, served_model
 from shardwright.runtimes import direct_speculative
-from shardwright.runtimes.direct import Direct, made_online
-from shardwright.runtimes.tensorrt_precision import DTYPES
+from shardwright.runtimes.direct import Direct
+from shardwright.runtimes.direct_runtime import precision_flags
 
 HEALTH_PATH = "/v1/health/ready"
 TOOL = "nim-serve"
@@ -35,12 +34,7 @@ def serve_command(engine: Direct, resolved: Resolved) -> Command:
         *("--max-model-len", str(limits.max_seq_len)),
         *("--gpu-memory-utilization", str(limits.gpu_memory_fraction)),
     ]
-    if spec.model.dtype is not DType.AUTO:
-        argv += ["--dtype", DTYPES[spec.model.dtype]]
-    if made_online(engine, spec, resolved.facts):
-        argv += ["--quantization", "fp8"]
-    if spec.quantization.kv_cache is not KVPrecision.NONE:
-        argv += ["--kv-cache-dtype", "fp8"]
+    argv += precision_flags(engine, resolved)
     argv += direct_speculative.vllm_flags(spec, resolved.draft)
     if spec.model.trust_remote_code:
         argv.append("--trust-remote-code")

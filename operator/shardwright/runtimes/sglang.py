@@ -7,22 +7,19 @@ HTTP. Read in the wheel of 0.5.23.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from shardwright.api.settings import Settings
-from shardwright.api.spec import KVPrecision, LLMDeploymentSpec, Runtime, WeightPrecision
-from shardwright.resolved import Artifact, Resolved
-from shardwright.runner.contract import AdapterServing, Command, ModelFacts
+from shardwright.api.spec import KVPrecision, Runtime, WeightPrecision
+from shardwright.resolved import Resolved
+from shardwright.runner.contract import Command
 from shardwright.runtimes import (
-    direct,
-    direct_checks,
     direct_experts,
     direct_lora,
     direct_speculative,
     sglang_serve,
 )
-from shardwright.runtimes.base import ModelSource, Probe, Refusal
+from shardwright.runtimes.base import Refusal
 from shardwright.runtimes.direct import Absent, Asked, Direct, Offer
+from shardwright.runtimes.direct_runtime import DirectRuntime
 from shardwright.runtimes.flag_files import owned_by
 from shardwright.runtimes.tensorrt_precision import AMPERE, BLACKWELL, HOPPER, Span
 
@@ -156,58 +153,13 @@ def pages_do_not_divide(asked: Asked) -> Refusal | None:
     )
 
 
-class SGLang:
-    """See `runtimes.base.EngineRuntime` for what each method answers."""
+class SGLang(DirectRuntime):
+    """SGLang."""
 
     name: str = Runtime.SGLANG.value
-
-    def known_image(self, version: str) -> str | None:
-        """The project's release image, None when this version is not known."""
-        return direct.known_image(ENGINE, version)
-
-    def refuse_spec(
-        self,
-        spec: LLMDeploymentSpec,
-        compute: tuple[int, int] | None,
-        settings: Settings | None = None,
-    ) -> Refusal | None:
-        """The first check that objects; a compute capability of 0.0 is unknown."""
-        known = compute if compute and compute > (0, 0) else None
-        asked = Asked(ENGINE, spec, known, settings)
-        return direct_checks.refuse_spec(asked, pages_do_not_divide)
-
-    def refuse_model(self, spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
-        """The first check that objects."""
-        return direct_checks.refuse_model(ENGINE, spec, facts)
-
-    def chain(
-        self,
-        spec: LLMDeploymentSpec,  # noqa: ARG002
-        model: ModelSource,  # noqa: ARG002
-        image: str,  # noqa: ARG002
-        settings: Settings,  # noqa: ARG002
-    ) -> tuple[Artifact, ...]:
-        """Nothing is made: the checkpoint is split as it loads."""
-        return ()
-
-    def proof_inputs(
-        self, spec: LLMDeploymentSpec, model: ModelSource, image: str, serve_key: str
-    ) -> Mapping[str, object]:
-        """Everything whose change asks for a new proof by a candidate."""
-        return direct.proof_inputs(spec, model, image, serve_key)
+    engine = ENGINE
+    own_checks = (pages_do_not_divide,)
 
     def serve_command(self, resolved: Resolved, stage: int = 0) -> Command:  # noqa: ARG002
         """`sglang.launch_server`, alike on every stage."""
         return sglang_serve.serve_command(ENGINE, resolved)
-
-    def serve_config(self, resolved: Resolved) -> Mapping[str, Any]:
-        """The content of the file that `--config` names: the user's own flags."""
-        return dict(resolved.spec.engine.config)
-
-    def adapters(self, resolved: Resolved) -> AdapterServing | None:
-        """Loaded and unloaded over HTTP."""
-        return direct_lora.serving(resolved.spec)
-
-    def readiness(self, resolved: Resolved) -> Probe:
-        """The runner's readiness endpoint."""
-        return direct.readiness(resolved)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from shardwright.api.names import PORT_HTTP
-from shardwright.api.spec import DType, KVPrecision
 from shardwright.resolved import Resolved
 from shardwright.runner.contract import SERVE_CONFIG, Command, served_model
 from shardwright.runtimes import direct_experts, direct_lora, direct_speculative
-from shardwright.runtimes.direct import Direct, made_online
-from shardwright.runtimes.tensorrt_precision import DTYPES
+from shardwright.runtimes.direct import Direct
+from shardwright.runtimes.direct_runtime import precision_flags
 
 # Where the ranks of all stages meet, as in the project's own examples.
 DIST_PORT = 20000
@@ -46,12 +45,7 @@ def serve_command(engine: Direct, resolved: Resolved) -> Command:
         *("--mem-fraction-static", str(limits.gpu_memory_fraction)),
         "--enable-metrics",
     ]
-    if spec.model.dtype is not DType.AUTO:
-        argv += ["--dtype", DTYPES[spec.model.dtype]]
-    if made_online(engine, spec, resolved.facts):
-        argv += ["--quantization", "fp8"]
-    if spec.quantization.kv_cache is not KVPrecision.NONE:
-        argv += ["--kv-cache-dtype", "fp8_e4m3"]
+    argv += precision_flags(engine, resolved, "fp8_e4m3")
     argv += direct_experts.sglang_flags(spec)
     argv += direct_speculative.sglang_flags(spec, resolved.draft)
     argv += direct_lora.sglang_flags(spec)

@@ -11,17 +11,16 @@ from typing import Any
 
 from shardwright.api.settings import Settings
 from shardwright.api.spec import LLMDeploymentSpec, Runtime
-from shardwright.resolved import Artifact, Resolved
-from shardwright.runner.contract import AdapterServing, Command, ModelFacts
-from shardwright.runtimes import tensorrt_serve, triton_serve, triton_versions
-from shardwright.runtimes.base import ModelSource, Probe, Refusal, Serving
-from shardwright.runtimes.tensorrt_model_checks import MODEL_CHECKS
-from shardwright.runtimes.tensorrt_steps import build_chain
+from shardwright.resolved import Resolved
+from shardwright.runner.contract import AdapterServing, Command
+from shardwright.runtimes import triton_serve, triton_versions
+from shardwright.runtimes.base import Refusal, Serving
+from shardwright.runtimes.tensorrt_llm import TensorRTLLM
 from shardwright.runtimes.triton_checks import SPEC_CHECKS, TritonAsked
 
 
-class Triton:
-    """See `runtimes.base.EngineRuntime` for what each method answers."""
+class Triton(TensorRTLLM):
+    """TensorRT-LLM's models, chain and proof; what differs stands here."""
 
     name: str = Runtime.TRITON.value
 
@@ -39,22 +38,6 @@ class Triton:
         asked = TritonAsked(spec, compute if compute and compute > (0, 0) else None, settings)
         return next((refusal for check in SPEC_CHECKS if (refusal := check(asked))), None)
 
-    def refuse_model(self, spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
-        """The first of TensorRT-LLM's MODEL_CHECKS that objects."""
-        return next((refusal for check in MODEL_CHECKS if (refusal := check(spec, facts))), None)
-
-    def chain(
-        self, spec: LLMDeploymentSpec, model: ModelSource, image: str, settings: Settings
-    ) -> tuple[Artifact, ...]:
-        """TensorRT-LLM's, with the tools of Triton's image."""
-        return build_chain(spec, model, image, settings)
-
-    def proof_inputs(
-        self, spec: LLMDeploymentSpec, model: ModelSource, image: str, serve_key: str
-    ) -> Mapping[str, object]:
-        """Everything whose change asks for a new proof by a candidate."""
-        return tensorrt_serve.proof_inputs(spec, model, image, serve_key)
-
     def serve_command(self, resolved: Resolved, stage: int = 0) -> Command:  # noqa: ARG002
         """`tritonserver`, of the first rank where the ranks differ."""
         return triton_serve.serve_command(resolved)
@@ -70,7 +53,3 @@ class Triton:
     def adapters(self, resolved: Resolved) -> AdapterServing | None:  # noqa: ARG002
         """None: adapters are refused."""
         return None
-
-    def readiness(self, resolved: Resolved) -> Probe:
-        """The runner's readiness endpoint."""
-        return tensorrt_serve.readiness(resolved)

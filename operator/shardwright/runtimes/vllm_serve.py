@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from shardwright.api.names import PORT_HTTP
-from shardwright.api.spec import DType, KVPrecision
 from shardwright.resolved import Resolved
 from shardwright.runner.contract import SERVE_CONFIG, Command, served_model
 from shardwright.runtimes import direct_experts, direct_lora, direct_speculative
-from shardwright.runtimes.direct import Direct, made_online
-from shardwright.runtimes.tensorrt_precision import DTYPES
+from shardwright.runtimes.direct import Direct
+from shardwright.runtimes.direct_runtime import precision_flags
 
 # Where the ranks of all stages meet (--master-port's default, written out so that it is seen).
 MASTER_PORT = 29501
@@ -36,12 +35,7 @@ def serve_command(engine: Direct, resolved: Resolved, stage: int) -> Command:
         *("--max-model-len", str(limits.max_seq_len)),
         *("--gpu-memory-utilization", str(limits.gpu_memory_fraction)),
     ]
-    if spec.model.dtype is not DType.AUTO:
-        argv += ["--dtype", DTYPES[spec.model.dtype]]
-    if made_online(engine, spec, resolved.facts):
-        argv += ["--quantization", "fp8"]
-    if spec.quantization.kv_cache is not KVPrecision.NONE:
-        argv += ["--kv-cache-dtype", "fp8"]
+    argv += precision_flags(engine, resolved)
     argv += direct_experts.vllm_flags(spec)
     argv += direct_speculative.vllm_flags(spec, resolved.draft)
     argv += direct_lora.vllm_flags(spec)

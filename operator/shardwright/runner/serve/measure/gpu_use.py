@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import subprocess
 from dataclasses import dataclass
 
-from shardwright.runner.gpus import GPUError
+from shardwright.runner.gpus import GPUError, ask
 
 _TIMEOUT_SECONDS = 30
 _FIELDS = ("index", "utilization.gpu", "memory.used", "memory.total")
@@ -31,16 +30,9 @@ def gpus_in_use() -> tuple[GPUUse, ...] | None:
     Raises:
         GPUError: It fails, does not answer, or answers something else.
     """
-    try:
-        done = subprocess.run(  # noqa: S603 - a fixed command line
-            _QUERY, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
-        )
-    except FileNotFoundError:
+    done = ask(_QUERY, _TIMEOUT_SECONDS)
+    if done is None:
         return None
-    except subprocess.TimeoutExpired:
-        raise GPUError(f"nvidia-smi gave no answer in {_TIMEOUT_SECONDS} s") from None
-    except OSError as error:
-        raise GPUError(f"nvidia-smi cannot be run: {error}") from error
     if done.returncode != 0:
         said = (done.stdout + done.stderr).strip()[:_SHOWN]
         raise GPUError(f"nvidia-smi failed with exit status {done.returncode}: {said}")
