@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from shardwright.api import names
-from shardwright.control import links
+from shardwright.control import leaders
 from shardwright.control.links import LinkReader
 from shardwright.control.queue import Key
 from shardwright.observe.world import PodView
@@ -106,9 +106,9 @@ def test_no_answer_or_a_strangers_is_asked_again_later_and_later(page: object) -
             waits = []
             for count in range(1, 12):
                 await until(lambda count=count: ask.count.get("10.0.0.1") == count)
-                await until(lambda count=count: reader._wanted["uid-0"].tries == count)
-                waits.append(reader._wanted["uid-0"].at - now[0])
-                now[0] = reader._wanted["uid-0"].at
+                await until(lambda count=count: reader._turns["uid-0"].tries == count)
+                waits.append(reader._turns["uid-0"].at - now[0])
+                now[0] = reader._turns["uid-0"].at
                 reader._more.set()
             assert waits[:3] == [5.0, 10.0, 20.0]
             assert waits[-1] == 600.0
@@ -126,7 +126,7 @@ def test_who_is_not_wanted_any_more_is_not_asked_and_what_it_said_is_dropped() -
             await until(lambda: woken and ask.count.get("10.0.0.2"))
             reader.want(KEY, [], {"uid-1"})
             assert not reader.heard(KEY)
-            assert reader._wanted == {}
+            assert reader._turns == {}
             reader.want(KEY, [leader()], {"uid-0"})
             await until(lambda: reader.heard(KEY))
             reader.forget(KEY)
@@ -158,10 +158,10 @@ async def _served(body: bytes, status: int, monkeypatch: pytest.MonkeyPatch) -> 
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-    monkeypatch.setattr(links, "PORT_RUNNER", port)
+    monkeypatch.setattr(leaders, "PORT_RUNNER", port)
     try:
         async with aiohttp.ClientSession() as session:
-            return await links.ask_leader(session, "127.0.0.1")
+            return await leaders.ask_leader(session, "127.0.0.1")
     finally:
         await runner.cleanup()
 
@@ -203,11 +203,11 @@ def test_a_page_that_is_nested_without_end_is_no_answer(monkeypatch: pytest.Monk
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        monkeypatch.setattr(links, "PORT_RUNNER", runner.addresses[0][1])
+        monkeypatch.setattr(leaders, "PORT_RUNNER", runner.addresses[0][1])
         try:
             async with aiohttp.ClientSession() as session:
                 with pytest.raises(ValueError, match="nested too deep"):
-                    await links.ask_leader(session, "127.0.0.1")
+                    await leaders.ask_leader(session, "127.0.0.1")
         finally:
             await runner.cleanup()
 

@@ -6,7 +6,6 @@ nothing waits for it.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,14 +15,12 @@ from typing import Final
 import aiohttp
 import structlog
 
-from shardwright.control.links import Ask, ask_leader, same_leader
+from shardwright.control.leaders import Ask, LeaderReader, Turn, same_leader
 from shardwright.control.queue import Key
 from shardwright.observe.world import PodView
 from shardwright.runner.contract import AdaptersHeard, adapters_heard
 
 _log = structlog.get_logger(__name__)
-_ASK_SECONDS: Final = 3.0
-_PARALLEL: Final = 8
 _SOON_SECONDS: Final = 1.0
 _SETTLED_SECONDS: Final = 30.0
 _LAST_RETRY_SECONDS: Final = 60.0
@@ -31,17 +28,13 @@ _NOTHING: Final[Mapping[str, AdaptersHeard]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class _Watched:
-    """A leader that is asked, not before `at`; `digest` names the table that it is to have."""
+class _Watched(Turn):
+    """A leader that is asked; `digest` names the table that it is to have."""
 
-    key: Key
-    pod: PodView
-    digest: str
-    at: float
-    tries: int = 0
+    digest: str = ""
 
 
-class AdapterReader:
+class AdapterReader(LeaderReader[_Watched]):
     """Keeps whom to ask and what was answered last, by the UID of the leader's pod."""
 
     def __init__(
@@ -52,12 +45,8 @@ class AdapterReader:
         ask: Ask | None = None,
     ) -> None:
         """`add` wakes a deployment of which a leader has told something new."""
-        self._add = add
-        self._clock = clock
-        self._ask: Ask = ask if ask is not None else ask_leader
-        self._watched: dict[str, _Watched] = {}
+        super().__init__(add, clock=clock, ask=ask)
         self._heard: dict[Key, dict[str, AdaptersHeard]] = {}
-        self._more = asyncio.Event()
 
     def heard(self, key: Key) -> Mapping[str, AdaptersHeard]:
         """What the deployment's leaders have told last, by pod UID."""
@@ -66,40 +55,20 @@ class AdapterReader:
     def want(self, key: Key, leaders: Iterable[PodView], digest: str) -> None:
         """Ask exactly these leaders of a deployment, at once those that have another table."""
         wanted = {pod.uid: pod for pod in leaders if pod.ip}
-        for uid in [uid for uid, one in self._watched.items() if one.key == key]:
-            if uid not in wanted:
-                del self._watched[uid]
+        self._leave(key, wanted)
         heard = self._heard.get(key, {})
         for uid in [uid for uid in heard if uid not in wanted]:
             del heard[uid]
         for uid, pod in wanted.items():
-            known = self._watched.get(uid)
+            known = self._turns.get(uid)
             if known is None or known.digest != digest:
-                self._watched[uid] = _Watched(key, pod, digest, self._clock())
+                self._turns[uid] = _Watched(key, pod, self._clock(), digest=digest)
                 self._more.set()
 
     def forget(self, key: Key) -> None:
         """A deployment is gone."""
         self.want(key, (), "")
         self._heard.pop(key, None)
-
-    async def run(self) -> None:
-        """Ask for ever, a few at a time."""
-        timeout = aiohttp.ClientTimeout(total=_ASK_SECONDS)
-        async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
-            while True:
-                self._more.clear()
-                now = self._clock()
-                due = [one for one in self._watched.values() if one.at <= now][:_PARALLEL]
-                if due:
-                    await asyncio.gather(*(self._one(session, one) for one in due))
-                    continue
-                next_at = min((one.at for one in self._watched.values()), default=None)
-                try:
-                    async with asyncio.timeout(None if next_at is None else next_at - now):
-                        await self._more.wait()
-                except TimeoutError:
-                    continue
 
     async def _one(self, session: aiohttp.ClientSession, one: _Watched) -> None:
         pod = one.pod
@@ -124,7 +93,7 @@ class AdapterReader:
 
     def _again(self, one: _Watched, later: _Watched) -> bool:
         """Whether the leader is still to be asked about this table."""
-        if self._watched.get(one.pod.uid) != one:
+        if self._turns.get(one.pod.uid) != one:
             return False
-        self._watched[one.pod.uid] = later
+        self._turns[one.pod.uid] = later
         return True
