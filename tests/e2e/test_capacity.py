@@ -637,7 +637,7 @@ def test_a_cordon_with_no_room_elsewhere_moves_nobody(
 def test_the_disruption_budget_lets_one_replica_go_and_no_second(
     running: Operator, kube: Kube, fleet: FleetMaker
 ) -> None:
-    nodes_of(fleet, 4)
+    nodes = nodes_of(fleet, 4)
     kube.create("llama", shape(8, 2, 2))
     kube.wait_ready("llama", PATIENCE)
     budgets = f"/apis/policy/v1/namespaces/{kube.namespace}/poddisruptionbudgets"
@@ -652,12 +652,17 @@ def test_the_disruption_budget_lets_one_replica_go_and_no_second(
     pods = kube.pods("llama")
     with watched(kube) as history:
         kube.wait("the history has begun", lambda: len(history.lives) == 4)
+        # No room until both were tried: the first replica cannot be whole again in between.
+        for node in nodes:
+            cordon(kube.api, node)
         evict(kube, next(pod for pod in pods if label(pod, "replica") == 0))
         for pod in pods:
             if label(pod, "replica") == 1:
                 with pytest.raises(ApiException) as caught:
                     evict(kube, pod)
                 assert caught.value.status == 429
+        for node in nodes:
+            cordon(kube.api, node, on=False)
         kube.wait(
             "the first replica is new",
             lambda: (

@@ -20,7 +20,6 @@ from shardwright.plan.rollout import (
     Wish,
     advance,
     mend,
-    minimum_available,
     until_forgiven,
 )
 
@@ -337,24 +336,6 @@ def test_the_moment_of_forgiving_is_known_while_there_is_something_to_forgive() 
     assert until_forgiven(replace(wish, restarts=0), found, 11.0, TIMEOUTS) is None
     assert until_forgiven(wish, group(0, "r1", State.STARTING), 11.0, TIMEOUTS) is None
     assert until_forgiven(wish, None, 11.0, TIMEOUTS) is None
-
-
-@pytest.mark.parametrize(
-    ("ready", "replicas", "unavailable", "expected"),
-    [
-        (2, 2, 1, 3),  # four pods, one eviction is admitted
-        (2, 2, 0, 4),  # none
-        (3, 3, 2, 4),  # six pods, two groups may go: two evictions, one a group
-        (1, 2, 1, 2),  # one is down already: no eviction
-        (0, 2, 1, 0),
-        (1, 1, 1, 1),
-    ],
-)
-def test_the_disruption_budget_admits_one_eviction_a_group_that_may_go(
-    ready: int, replicas: int, unavailable: int, expected: int
-) -> None:
-    found = [group(index, "r1") for index in range(ready)]
-    assert minimum_available(found, replicas, unavailable) == expected
 
 
 # The machine: whatever happens, never below the floor by our own doing, and it always arrives.

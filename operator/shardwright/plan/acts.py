@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from shardwright.api import names
 from shardwright.api.spec import CommonSpec
 from shardwright.observe.world import PodView
+from shardwright.plan import budget
 from shardwright.plan.attempts import Chain, Next
 from shardwright.plan.breakage import dead_node
 from shardwright.plan.groups import Group, State, slot_of, stage_of
 from shardwright.plan.recording import begun
 from shardwright.plan.revisions import Revision, proven, prunable
-from shardwright.plan.rollout import Wish, minimum_available
+from shardwright.plan.rollout import Wish
 from shardwright.plan.situation import (
     AdoptStep,
     CreatePods,
@@ -48,12 +49,14 @@ def act(
     """Everything to be done in this pass, in order."""
     groups = {group.index: group for group in findings.groups}
     by_name = {revision.name: revision for revision in revisions}
+    served = _served(situation, findings.groups, by_name)
     return [
+        # Before what is let into the budget counts there, and before what goes is missing.
+        *_children(situation, findings, served),
         # Before the farewells: requests must reach the new replica when the old one goes.
-        *_served(situation, findings.groups, by_name),
+        *served,
         *farewells(situation, wishes),
         *_placements_begun(findings.groups),
-        *_children(situation, findings),
         *_adapters(findings, by_name),
         # Replicas before steps: a build that is refused must not keep a dead one away.
         *_births(situation, findings, wishes, groups, chains, by_name),
@@ -114,9 +117,9 @@ def _placements_begun(groups: Iterable[Group]) -> list[Intent]:
 
 def _served(
     situation: Situation, groups: Iterable[Group], revisions: Mapping[str, Revision]
-) -> list[Intent]:
+) -> list[LetServe]:
     """Proven groups whose pods do not carry the serving labels yet."""
-    promoted: list[Intent] = []
+    promoted: list[LetServe] = []
     for group in groups:
         revision = revisions.get(group.revision)
         if revision is None or group.state in (State.ABSENT, State.BROKEN):
@@ -273,15 +276,17 @@ def _homes(
     return [*asked, *patient]
 
 
-def _children(situation: Situation, findings: Findings) -> list[Intent]:
+def _children(situation: Situation, findings: Findings, served: Sequence[LetServe]) -> list[Intent]:
     """Services and the disruption budget, once there is anything they could stand for."""
     if findings.target is None and findings.serving is None and not findings.groups:
         return []
     spec = situation.spec
     replicas = spec.replicas if spec is not None else len(findings.groups)
     unavailable = spec.rollout.max_unavailable if spec is not None else 0
-    serving = [group for group in findings.groups if group.serving]
-    return [KeepChildren(minimum_available(serving, replicas, unavailable))]
+    admitted = [promoted.group for promoted in served]
+    serving = [group for group in findings.groups if group.serving or group in admitted]
+    minimum = budget.minimum_available(situation.pods, serving, replicas, unavailable)
+    return [KeepChildren(minimum)]
 
 
 def _adapters(findings: Findings, revisions: Mapping[str, Revision]) -> list[Intent]:

@@ -349,14 +349,3 @@ class _Board:
                 self.add(goal.serving)
         if goal.candidate_possible and not candidates:
             self.add(goal.target)
-
-
-def minimum_available(groups: Sequence[Group], replicas: int, max_unavailable: int) -> int:
-    """`minAvailable` of the disruption budget, counted in pods.
-
-    The eviction unit is a pod, the failure unit a group: of each group that may go one eviction is
-    admitted, and no second, since the evicted group's other pods are then missing from the count.
-    """
-    ready = [group for group in groups if group.ready]
-    pods = sum(group.pipeline for group in ready)
-    return max(0, pods - max(0, len(ready) - (replicas - max_unavailable)))
