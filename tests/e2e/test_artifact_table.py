@@ -44,8 +44,10 @@ BASES: dict[str, Json] = {
         "engine": {"backend": "PyTorch"},
         "storage": {"claimName": "eager"},
     },
+    # Its executor does not draft over pipeline stages.
     "PyTorch drafted": {
         **_SHAPE,
+        "parallelism": {"tensor": 2, "pipeline": 1},
         "engine": {"backend": "PyTorch"},
         "speculative": {
             "method": "DraftModel",
@@ -85,6 +87,11 @@ class Row:
 
     def __str__(self) -> str:
         return f"{self.base}: {self.edit}".replace(" ", "-")
+
+
+def _stages(spec: Json) -> int:
+    """Pipeline stages, each of them a pod of a replica."""
+    return int(spec["parallelism"]["pipeline"])
 
 
 def _shape(tensor: int, pipeline: int) -> Json:
@@ -197,8 +204,8 @@ ROWS = [
     Row("PyTorch", "engine config", _CONFIG),
     Row("PyTorch", "GPU memory fraction", _FRACTION),
     # What drafts is one fetch beside the model; a base of these rows drafts with nothing.
-    Row("PyTorch", "a draft model", _DRAFT, fetch=1, candidate=1),
-    Row("PyTorch", "n-grams", {"speculative": {"method": "NGram"}}, **_PROOF),
+    Row("PyTorch", "a draft model", {**_shape(4, 1), **_DRAFT}, fetch=1, candidate=1),
+    Row("PyTorch", "n-grams", {**_shape(4, 1), "speculative": {"method": "NGram"}}, **_PROOF),
     Row("PyTorch drafted", "another draft model", _OTHER_DRAFT, fetch=1, candidate=1),
     Row("PyTorch drafted", "draft length", {"speculative": {"maxDraftLen": 5}}, **_PROOF),
     Row("PyTorch drafted", "no draft", {"speculative": None}, **_PROOF),
@@ -262,7 +269,7 @@ class World:
             self.kube.custom.replace_namespaced_custom_object(
                 GROUP, VERSION, self.kube.namespace, PLURAL, name, found
             )
-        self.settled(name, REPLICAS, STAGES)
+        self.settled(name, REPLICAS, _stages(spec))
         return name
 
     def settled(self, name: str, replicas: int, stages: int) -> None:
@@ -331,7 +338,7 @@ def test_an_edit_costs_what_the_table_says_and_nothing_else(world: World, row: R
         before, others = world.uids(name), world.bystanders(name)
         mark = world.watcher.mark()
         edited = world.kube.edit(name, row.change)
-        stages = edited["spec"]["parallelism"]["pipeline"]
+        stages = _stages(edited["spec"])
         world.settled(name, REPLICAS, stages)
 
         expected = {
@@ -339,7 +346,7 @@ def test_an_edit_costs_what_the_table_says_and_nothing_else(world: World, row: R
             "checkpoint": row.checkpoint,
             "engine": row.engine,
             "candidates": row.candidate,
-            "pods taken down": REPLICAS * STAGES if row.roll else 0,
+            "pods taken down": REPLICAS * _stages(BASES[row.base]) if row.roll else 0,
             "pods made": REPLICAS * stages if row.roll else 0,
             "revisions": 1 if row.roll else 0,
         }

@@ -179,12 +179,24 @@ def test_the_beginning_of_another_pods_file_is_verified_like_any_other(
     assert volume.said("a file is wrong and is fetched again")
 
 
-def once_sent(hub: HubServer, data: bytes, size: int, act: Callable[[], None]) -> threading.Thread:
-    """Act when the hub's store has sent so many bytes of a file; begun already."""
+def once_sent(
+    hub: HubServer, data: bytes, size: int, act: Callable[[], None], volume: Volume
+) -> threading.Thread:
+    """Act when the hub's store has sent so many bytes and something of each file is kept.
+
+    Begun already. What was sent alone may still be on its way.
+    """
+
+    def kept() -> bool:
+        parts = list((volume.store / "shardwright/model").glob(".tmp-*/*.part"))
+        try:
+            return bool(parts) and all(part.stat().st_size for part in parts)
+        except FileNotFoundError:  # whole by now
+            return False
 
     def watch() -> None:
         deadline = time.monotonic() + 60
-        while hub.sent(data) < size and time.monotonic() < deadline:
+        while (hub.sent(data) < size or not kept()) and time.monotonic() < deadline:
             time.sleep(0.01)
         act()
 
@@ -199,7 +211,7 @@ def test_sigterm_ends_an_attempt_soon_and_keeps_what_came(hub: HubServer, volume
     hub.store.always(hub.path(files[FIRST]), Fault(pause=0.02))
     hub.store.always(hub.path(files[SECOND]), Fault(pause=0.02))
     stop = Stop()
-    watcher = once_sent(hub, files[FIRST], 2**20, stop.set)
+    watcher = once_sent(hub, files[FIRST], 2**20, stop.set, volume)
     report = volume.fetch(URI, env(hub), stop=stop)
     watcher.join()
     assert (report.outcome, report.reason) == ("Environment", "Killed")
@@ -271,7 +283,7 @@ def test_a_disk_that_fills_up_under_way_is_named_and_gone_on_with(
         except OSError:
             pass
 
-    watcher = once_sent(hub, files[FIRST], 2**20, fill)
+    watcher = once_sent(hub, files[FIRST], 2**20, fill, volume)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shardwright.fetching.work._SPARE_BYTES", 0)
         report = volume.fetch(URI, env(hub))
