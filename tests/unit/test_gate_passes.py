@@ -31,6 +31,7 @@ from shardwright.plan.situation import (
     CreateStep,
     Decision,
     DeletePod,
+    DropStep,
     Intent,
     LetServe,
     MakeRevision,
@@ -120,6 +121,7 @@ class World:
             job_pods={
                 job.uid: (PodView("llm", job.name, f"p-{job.uid}", report=self.reports[job.uid]),)
                 for job in self.jobs
+                if job.uid in self.reports
             },
             records=dict(self.records),
             nodes=self.nodes,
@@ -409,3 +411,167 @@ def test_a_gate_that_cannot_be_is_refused_before_anything_is_built(
     world.edit(accuracy, quantization={"weights": "INT4AWQ"}, parallelism={"pipeline": 1, **split})
     assert world.condition("Accepted")[:2] == ("False", reason)
     assert (world.made, world.pods) == (made, pods)
+
+
+# What becomes of a candidate that is asked
+
+SPLIT = {"tensor": 2, "pipeline": 2}
+GSM8K = {"task": "gsm8k", "minScore": 50.0}
+
+
+class Slow(World):
+    """Scores take until somebody says how they end; replicas break as they are told to."""
+
+    def __init__(self, *, breaks: bool = False) -> None:
+        super().__init__(TensorRT=60.0)
+        self.breaks = breaks
+
+    def run(self, intent: CreateStep) -> None:
+        super().run(intent)
+        if intent.artifact.step == STEP_SCORE:
+            job = self.jobs[-1]
+            self.jobs[-1] = replace(job, complete=False)
+            self.reports[f"done-{job.uid}"] = self.reports.pop(job.uid)
+
+    def start(self, intent: CreatePods) -> None:
+        super().start(intent)
+        if self.breaks:
+            refused = Report("Permanent", reason="OutOfMemory", message="does not fit")
+            self.pods[-1] = replace(self.pods[-1], phase="Failed", ready=False, report=refused)
+
+    def situation(self) -> Situation:
+        found = super().situation()
+        return replace(found, now=self.now)
+
+    now = 1000.0
+
+    def carry_out(self, intent: Intent) -> bool:
+        if isinstance(intent, DropStep):
+            self.jobs = [job for job in self.jobs if job.uid != intent.job.uid]
+            return True
+        return super().carry_out(intent)
+
+    def end(self, *, done: bool) -> None:
+        """The last score's Job ends, well or in its surroundings."""
+        job = self.jobs[-1]
+        self.jobs[-1] = replace(job, complete=done, failed=not done)
+        lost = Report("Environment", reason="ToolFailed", message="the leader does not answer")
+        self.reports[job.uid] = self.reports[f"done-{job.uid}"] if done else lost
+        self.settle()
+
+    @property
+    def scoring(self) -> list[JobView]:
+        return [job for job in self.jobs if job.step == STEP_SCORE]
+
+
+def gated_world(*, breaks: bool = False) -> Slow:
+    """A candidate of several stages is there, and its score is being measured."""
+    world = Slow(breaks=breaks)
+    world.edit(GSM8K, parallelism=SPLIT)
+    return world
+
+
+def test_another_limit_keeps_the_candidate_that_is_asked() -> None:
+    world = gated_world()
+    pods, jobs = list(world.pods), list(world.jobs)
+    assert len(world.scoring) == 1
+    world.edit({**GSM8K, "minScore": 59.0}, parallelism=SPLIT)
+    assert (world.pods, world.jobs) == (pods, jobs)
+    world.end(done=True)
+    assert world.condition("Ready")[:2] == ("True", "AllReplicasReady")
+    assert [pod.uid for pod in world.pods] == [pod.uid for pod in pods]
+    assert {group.revision for group in world.status.groups} == {world.revisions[-1].name}
+
+
+def test_a_gate_that_is_taken_away_lets_its_candidate_serve() -> None:
+    world = gated_world()
+    pods = [pod.uid for pod in world.pods]
+    world.edit(parallelism=SPLIT)
+    assert world.condition("Ready")[:2] == ("True", "AllReplicasReady")
+    assert [pod.uid for pod in world.pods] == pods
+    assert world.scoring == [], "nobody waits for the score"
+
+
+def test_another_task_asks_the_same_candidate() -> None:
+    world = gated_world()
+    pods, [old] = list(world.pods), world.scoring
+    world.edit({**GSM8K, "task": "mmlu"}, parallelism=SPLIT)
+    [new] = world.scoring
+    assert new.key != old.key
+    assert world.pods == pods
+
+
+def test_what_serves_under_the_old_gate_is_no_candidate_of_the_new_one() -> None:
+    world = gated_world()
+    world.end(done=True)
+    pods, first = list(world.pods), world.revisions[-1].name
+    world.edit({**GSM8K, "task": "mmlu"}, parallelism=SPLIT)
+    assert world.pods[: len(pods)] == pods
+    assert [group.revision for group in world.status.groups] == [first, world.revisions[-1].name]
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_scaled_to_zero_nobody_is_asked_and_nothing_is_waited_for(failed: bool) -> None:
+    world = gated_world()
+    if failed:
+        world.end(done=False)
+        assert world.condition("EngineReady")[1] == "ToolFailed"
+    world.edit(GSM8K, parallelism=SPLIT, replicas=0)
+    assert world.condition("Ready") == (
+        "True",
+        "ScaledToZero",
+        "scaled to zero: no GPU is held, models and engines are kept",
+    )
+    assert world.pods == []
+    assert all(job.failed for job in world.scoring), "a Job that asks nobody is given up"
+    assert sum(step.failures for step in world.status.steps) == int(failed)
+    for _ in range(3):  # later passes count nothing twice
+        world.now += 3600.0
+        world.settle()
+        assert world.condition("Ready")[1] == "ScaledToZero"
+        assert sum(step.failures for step in world.status.steps) == int(failed)
+    world.edit(GSM8K, parallelism=SPLIT, replicas=1)
+    world.end(done=True)
+    assert world.condition("Ready")[:2] == ("True", "AllReplicasReady")
+
+
+def test_failures_of_a_score_are_counted_once_while_its_candidate_is_away() -> None:
+    world = gated_world()
+    world.end(done=False)
+    [tries] = world.status.steps
+    assert (tries.step, tries.failures, tries.attempts) == (STEP_SCORE, 1, 1)
+    world.now += 3600.0
+    world.pods = [replace(pod, ready=False, ready_changed=world.now) for pod in world.pods]
+    for _ in range(3):
+        world.settle()
+        assert [(step.failures, step.attempts) for step in world.status.steps] == [(1, 1)]
+    world.pods = [replace(pod, ready=True) for pod in world.pods]
+    world.settle()
+    assert [job.attempt for job in world.scoring] == [1, 2]
+
+
+def test_what_does_not_load_is_not_tried_again_under_another_gate() -> None:
+    world = gated_world(breaks=True)
+    assert world.condition("Stalled")[:2] == ("True", "ProofFailed")
+    born = world.born
+    for accuracy in ({**GSM8K, "minScore": 40.0}, {**GSM8K, "task": "mmlu"}, None):
+        world.edit(accuracy, parallelism=SPLIT)
+        status, reason, message = world.condition("Stalled")
+        assert (status, reason) == ("True", "ProofFailed")
+        assert "does not fit" in message
+        assert world.born == born
+    world.breaks = False
+    world.edit(GSM8K, parallelism=SPLIT, pod={"shmSize": "1Gi"})
+    assert world.born > born, "what no key holds may be the cure"
+    world.end(done=True)
+    assert world.condition("Ready")[:2] == ("True", "AllReplicasReady")
+
+
+def test_a_candidate_that_breaks_speaks_against_no_one_who_loads_the_same() -> None:
+    world = gated_world()
+    world.end(done=True)
+    world.breaks = True
+    world.edit({**GSM8K, "task": "mmlu"}, parallelism=SPLIT)
+    assert world.condition("Stalled")[:2] == ("True", "ProofFailed")
+    world.edit(parallelism=SPLIT)
+    assert world.condition("Ready")[:2] == ("True", "AllReplicasReady"), "it is known to load"

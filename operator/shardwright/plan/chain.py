@@ -27,10 +27,11 @@ from shardwright.plan.stepfaults import (
     source_of,
 )
 from shardwright.plan.times import stamp
-from shardwright.resolved import Artifact, Resolved
+from shardwright.resolved import Artifact, Resolved, Score
 from shardwright.runner.contract import REASON_OUT_OF_MEMORY, STEP_MODEL
 
 MAX_REBUILDS = 2
+_OUTCOMES = (Next.RECORD, Next.FAIL, Next.COUNT, Next.WITHDRAW)  # of a Job that has ended
 _UNDER_WAY = (Next.CREATE, Next.PLACE, Next.WAIT, Next.BACKOFF)
 
 
@@ -75,18 +76,26 @@ def judge(resolved: Resolved, shop: Shop) -> Chain:
     return judge_artifact(resolved.claim_uid, lacking[0], shop)
 
 
-def scoring(resolved: Resolved, shop: Shop, *, answers: bool) -> Chain | None:
-    """What the scores ask for that a replica is asked for; None when nothing is to be measured.
+def scoring(resolved: Resolved, shop: Shop, *, answers: bool, wanted: bool) -> Chain | None:
+    """What the scores ask for that a replica is asked for; None when nothing is to be measured now.
 
-    `answers`: such a replica is ready. Without one nothing new is begun.
+    `answers`: such a replica is ready. Without one nothing new is begun. `wanted`: there is to be
+    one. Without that nothing is waited for either, and a Job that still asks one is given up.
     """
-    if proven(resolved, shop.records):
-        return None
-    lacking = unscored(resolved, shop.records, asks_leader=True)
+    lacking = to_ask(resolved, shop.records)
     if not lacking:
         return None
     found = judge_artifact(resolved.claim_uid, lacking[0], shop)
+    if not wanted:
+        return found if found.next in _OUTCOMES else None
     return found if answers or found.next not in (Next.CREATE, Next.PLACE) else None
+
+
+def to_ask(resolved: Resolved, records: Records) -> tuple[Score, ...]:
+    """Scores that a replica is yet to be asked for; none once the proof is there."""
+    if proven(resolved, records):
+        return ()
+    return unscored(resolved, records, asks_leader=True)
 
 
 def judge_artifact(claim_uid: str, artifact: Artifact, shop: Shop) -> Chain:

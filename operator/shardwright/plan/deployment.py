@@ -9,7 +9,7 @@ done that status does not already say; except for the first wish of a new deploy
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shardwright.api.changes import why
@@ -27,6 +27,7 @@ from shardwright.plan.revisions import Revision, proven, serving
 from shardwright.plan.rollout import Goal, Verdict, Wish, advance, mend, until_forgiven
 from shardwright.plan.situation import CreatePods, Decision, Findings, Intent, Situation
 from shardwright.plan.stepfaults import floors
+from shardwright.resolved import Score
 from shardwright.runtimes.base import Refusal
 
 # Secrets are not watched: that would take the right to read them all.
@@ -77,7 +78,8 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
     proven_now = recorded or (answers and (judged is None or judged.passed))
     too_low = judged is not None and judged.failed and not recorded
     if target is not None and chains[target.name].ready:
-        scoring = chains_.scoring(target.resolved, shop, answers=evidence)
+        wanted = situation.spec is None or situation.spec.replicas > 0
+        scoring = chains_.scoring(target.resolved, shop, answers=evidence, wanted=wanted)
         if scoring is not None:
             chains[acts.scoring_of(target.name)] = scoring
     else:
@@ -102,7 +104,15 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
         jitter=situation.jitter,
         timeouts=situation.settings.timeouts,
     )
-    after = _after_mending(memory, verdict, aimed.target, target, chains, proven_now=proven_now)
+    after = _after_mending(
+        memory,
+        verdict,
+        aimed.target,
+        target,
+        chains,
+        proven_now=proven_now,
+        to_ask=chains_.to_ask(target.resolved, situation.records) if target is not None else (),
+    )
     intents: list[Intent] = list(aimed.intents)
     intents += recording.records_of_verdict(
         situation, verdict, by_name, target.name if target else ""
@@ -112,7 +122,7 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
         intents += gating.proofs(
             situation, target, judged, evidence=evidence, proven_now=proven_now
         )
-    after = replace(after, wishes=gating.adopted(after.wishes, by_name, goal))
+    after = replace(after, wishes=gating.adopted(after.wishes, groups, by_name, goal))
     if verdict.failed_proof is None:
         wishes, used = advance(after.wishes, groups, goal, incarnations=after.incarnations)
         after = replace(after, wishes=wishes, incarnations=used)
@@ -295,8 +305,11 @@ def _after_mending(
     chains: Mapping[str, Chain],
     *,
     proven_now: bool,
+    to_ask: Sequence[Score],
 ) -> Memory:
     """What is remembered beside the wishes.
+
+    What was held against a score stays while nobody is there to be asked for it.
 
     A revision that was rolled back stays barred until another one that is asked for can serve: it
     is proven, and would be taken for what serves as soon as it is not barred.
@@ -307,6 +320,7 @@ def _after_mending(
         for chain in chains.values()
         if chain.artifact is not None
     }
+    live |= {(score.step, score.key) for score in to_ask}
     for key in list(tries):
         if key not in live:
             del tries[key]

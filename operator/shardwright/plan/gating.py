@@ -12,9 +12,11 @@ from shardwright.observe.world import Record, RecordState
 from shardwright.plan import gate as gates
 from shardwright.plan import recording
 from shardwright.plan.attempts import Chain, Next
-from shardwright.plan.revisions import Revision
+from shardwright.plan.groups import Group
+from shardwright.plan.revisions import Revision, ungated_wish
 from shardwright.plan.rollout import Goal, Wish
 from shardwright.plan.situation import Intent, Situation
+from shardwright.resolved import Resolved
 from shardwright.runner.contract import STEP_PROOF
 
 
@@ -56,22 +58,34 @@ def try_next(situation: Situation, target: Revision | None) -> str:
 
 
 def adopted(
-    wishes: tuple[Wish, ...], revisions: Mapping[str, Revision], goal: Goal
+    wishes: tuple[Wish, ...],
+    groups: Mapping[int, Group],
+    revisions: Mapping[str, Revision],
+    goal: Goal,
 ) -> tuple[Wish, ...]:
-    """Replicas of a revision that differs from the proven target in its gate alone become its own.
+    """Replicas of a revision that differs from the target in its gate alone become its own.
 
-    Their pods are what the target's would be: nothing is gained by making them anew.
+    Their pods are what the target's would be: nothing is gained by making them anew. While the
+    target is to be proven that is so of a candidate only: what serves goes on under the gate that
+    it has passed.
     """
     target = revisions.get(goal.target)
-    if target is None or not goal.target_proven or goal.serving != goal.target:
+    settled = goal.target_proven and goal.serving == goal.target
+    if target is None or (goal.target_proven and not settled):
         return wishes
 
     def same(wish: Wish) -> bool:
         other = revisions.get(wish.revision)
         return other is not None and gates.same_pods(other.resolved, target.resolved)
 
+    def candidate(wish: Wish) -> bool:
+        group = groups.get(wish.index)
+        return wish.revision not in goal.proven and not (group is not None and group.serving)
+
     return tuple(
-        replace(wish, revision=target.name) if wish.revision != target.name and same(wish) else wish
+        replace(wish, revision=target.name)
+        if wish.revision != target.name and (settled or candidate(wish)) and same(wish)
+        else wish
         for wish in wishes
     )
 
@@ -80,13 +94,20 @@ def proof_failure(target: Revision | None, situation: Situation) -> Record | Non
     """The record of a proof that failed for good under this very wish, None when there is none.
 
     A wish that differs in what no key holds (options, pod settings, a restart asked for) may be the
-    cure, and tries once itself.
+    cure, and tries once itself. Another gate is no cure for what does not load.
     """
     if target is None:
         return None
-    record = situation.records.get(
-        (target.resolved.claim_uid, STEP_PROOF, target.resolved.proof_key)
-    )
+    resolved = target.resolved
+    if (found := _failed(situation, resolved, resolved.proof_key, target.pinned)) is not None:
+        return found
+    if resolved.gate is None:
+        return None
+    return _failed(situation, resolved, resolved.gate.loads_key, ungated_wish(resolved))
+
+
+def _failed(situation: Situation, resolved: Resolved, key: str, wish: str) -> Record | None:
+    record = situation.records.get((resolved.claim_uid, STEP_PROOF, key))
     if record is None or record.state is not RecordState.FAILED:
         return None
-    return record if not record.tried or target.pinned in record.tried else None
+    return record if not record.tried or wish in record.tried else None

@@ -12,8 +12,8 @@ from dataclasses import replace
 from shardwright.observe.world import ClaimView, Record, RecordState
 from shardwright.plan.attempts import Chain, Next
 from shardwright.plan.collection import UNUSABLE
-from shardwright.plan.gate import ACCURACY_TOO_LOW
-from shardwright.plan.revisions import Revision
+from shardwright.plan.gate import ACCURACY_TOO_LOW, loaded
+from shardwright.plan.revisions import Revision, ungated_wish
 from shardwright.plan.rollout import Verdict
 from shardwright.plan.situation import Intent, Situation, WriteRecord
 from shardwright.resolved import Artifact, Gate, Resolved
@@ -49,7 +49,7 @@ def records_of_verdict(
     if verdict.failed_proof is not None and target in revisions:
         failure = verdict.failed_proof
         failed = replace(
-            _failed(situation, revisions[target]),
+            _not_loaded(situation, revisions[target]),
             reason=failure.reason,
             message=failure.cause,
             log_tail=failure.log_tail,
@@ -139,7 +139,23 @@ def proof_of(situation: Situation, revision: Revision) -> list[Intent]:
 
 def loads_of(situation: Situation, resolved: Resolved, gate: Gate) -> list[Intent]:
     """Record that it loads and answers, which is the whole proof where no gate is."""
-    made = Record(
+    return _write(situation, _loads(situation, resolved, gate))
+
+
+def _not_loaded(situation: Situation, revision: Revision) -> Record:
+    """A failed proof that is no matter of a gate: another gate finds it, too.
+
+    Where it is known to load (another deployment may serve by that) only this proof has failed.
+    """
+    resolved, gate = revision.resolved, revision.resolved.gate
+    if gate is None or loaded(resolved, situation.records):
+        return _failed(situation, revision)
+    made = replace(_loads(situation, resolved, gate), state=RecordState.FAILED, used=0.0)
+    return _tried(situation, made, ungated_wish(resolved))
+
+
+def _loads(situation: Situation, resolved: Resolved, gate: Gate) -> Record:
+    return Record(
         step=STEP_PROOF,
         key=gate.loads_key,
         claim_uid=resolved.claim_uid,
@@ -148,7 +164,6 @@ def loads_of(situation: Situation, resolved: Resolved, gate: Gate) -> list[Inten
         created=situation.now,
         used=situation.now,
     )
-    return _write(situation, made)
 
 
 def too_low(situation: Situation, revision: Revision, message: str) -> list[Intent]:
@@ -158,16 +173,20 @@ def too_low(situation: Situation, revision: Revision, message: str) -> list[Inte
 
 
 def _failed(situation: Situation, revision: Revision) -> Record:
+    made = _proof(situation, revision.resolved, RecordState.FAILED)
+    return _tried(situation, made, revision.pinned)
+
+
+def _tried(situation: Situation, made: Record, wish: str) -> Record:
     """A failed proof, with the wishes that it was tried under so far.
 
     What has no place in the key may have been the cause, so another wish may try the same key; each
     once, lest two deployments that differ so try it in turn for ever.
     """
-    made = _proof(situation, revision.resolved, RecordState.FAILED)
     old = situation.records.get((made.claim_uid, made.step, made.key))
     before = old.tried if old is not None and old.state is RecordState.FAILED else ()
-    others = tuple(wish for wish in before if wish != revision.pinned)
-    return replace(made, tried=(*others, revision.pinned)[-KEPT_TRIES:])
+    others = tuple(one for one in before if one != wish)
+    return replace(made, tried=(*others, wish)[-KEPT_TRIES:])
 
 
 def _proof(situation: Situation, resolved: Resolved, state: RecordState) -> Record:

@@ -210,6 +210,13 @@ def revision_of(name: str, uid: str, number: int, resolved: Resolved) -> Revisio
     return Revision(name, uid, number, resolved, own, pinned)
 
 
+def ungated_wish(resolved: Resolved) -> str:
+    """The wish of a revision without its accuracy gate: all that decides whether it loads."""
+    plain = resolved.spec.quantization.model_copy(update={"accuracy": None})
+    spec = resolved.spec.model_copy(update={"quantization": plain})
+    return wish_of(spec_digest(spec), resolved.restarted_at, resolved.claim_uid)
+
+
 def proven(resolved: Resolved, records: Records) -> bool:
     """Whether a candidate of this revision's key has loaded and answered."""
     record = records.get((resolved.claim_uid, STEP_PROOF, resolved.proof_key))
