@@ -193,9 +193,16 @@ def acted(found: Situation) -> Decision:
     return decision
 
 
-def table(decision: Decision) -> AdapterTable:
+def tables(decision: Decision) -> KeepAdapters:
     (kept,) = [item for item in decision.intents if isinstance(item, KeepAdapters)]
-    return kept.table
+    return kept
+
+
+def table(decision: Decision) -> AdapterTable:
+    """The only one."""
+    kept = tables(decision)
+    assert list(kept.tables) == [kept.first]
+    return kept.tables[kept.first]
 
 
 def status(found: Situation, decision: Decision | None = None) -> LLMDeploymentStatus:
@@ -311,9 +318,9 @@ def test_a_spec_without_limits_empties_the_table_only_where_pods_read_one() -> N
         f"llama-{wish_of(digest, '', specs.CLAIM.uid)}", "u2", 2, specs.resolved(specs.spec())
     )
     moved = replace(found, spec=plain, spec_digest=digest, revisions=(revision, other))
-    assert passes.decide(moved).findings.adapters.table == AdapterTable()
+    assert passes.decide(moved).findings.adapters.tables == {revision.name: AdapterTable()}
     never = replace(moved, revisions=(other,))
-    assert passes.decide(never).findings.adapters.table is None
+    assert passes.decide(never).findings.adapters.tables == {}
 
 
 def test_a_refused_spec_leaves_the_adapters_as_they_are() -> None:
@@ -338,7 +345,8 @@ def test_a_leader_is_told_once_of_each_table() -> None:
 
 
 def heard(found: Situation, **changes: Any) -> Situation:
-    digest = passes.acting(found).findings.adapters.digest
+    adapters = passes.acting(found).findings.adapters
+    digest = adapters.digests[adapters.told]
     answer = AdaptersHeard(**{"table": digest, "loaded": ("legal", "poems"), **changes})
     return replace(found, adapters={leader().uid: answer})
 
@@ -445,10 +453,15 @@ def test_leaders_mount_the_table_and_know_the_limits() -> None:
         assert (request.adapters.max_rank, request.adapters.modules) == (16, ("q_proj", "v_proj"))
         volume = next(item for item in pod["spec"]["volumes"] if item["name"] == "adapters")
         assert volume["configMap"]["optional"] is True
-        owner = IDENTITY.owner
-        body = adapters_config_map(IDENTITY.namespace, owner, AdapterTable())
+        (item,) = volume["configMap"]["items"]
+        own = table(acted(situation(lora("legal"), fetched("legal"))))
+        told = {IDENTITY.revision: own, "llama-other": AdapterTable()}
+        body = adapters_config_map(IDENTITY.namespace, IDENTITY.owner, told, "llama-other")
         assert volume["configMap"]["name"] == body["metadata"]["name"]
         assert mounts["adapters"]["mountPath"] == ADAPTERS_DIR
+        assert item["path"] == ADAPTERS_FILE
+        assert decode(AdapterTable, body["data"][item["key"]]) == own
+        # Leaders that an earlier operator made read the table of what serves.
         assert decode(AdapterTable, body["data"][ADAPTERS_FILE]) == AdapterTable()
 
 

@@ -52,14 +52,17 @@ class AdapterReader(LeaderReader[_Watched]):
         """What the deployment's leaders have told last, by pod UID."""
         return self._heard.get(key, _NOTHING)
 
-    def want(self, key: Key, leaders: Iterable[PodView], digest: str) -> None:
-        """Ask exactly these leaders of a deployment, at once those that have another table."""
-        wanted = {pod.uid: pod for pod in leaders if pod.ip}
+    def want(self, key: Key, leaders: Iterable[tuple[PodView, str]]) -> None:
+        """Ask exactly these leaders of a deployment, at once those that have another table.
+
+        `leaders` are their pods, each with the digest of the table that it is to have.
+        """
+        wanted = {pod.uid: (pod, digest) for pod, digest in leaders if pod.ip}
         self._leave(key, wanted)
         heard = self._heard.get(key, {})
         for uid in [uid for uid in heard if uid not in wanted]:
             del heard[uid]
-        for uid, pod in wanted.items():
+        for uid, (pod, digest) in wanted.items():
             known = self._turns.get(uid)
             if known is None or known.digest != digest:
                 self._turns[uid] = _Watched(key, pod, self._clock(), digest=digest)
@@ -67,7 +70,7 @@ class AdapterReader(LeaderReader[_Watched]):
 
     def forget(self, key: Key) -> None:
         """A deployment is gone."""
-        self.want(key, (), "")
+        self.want(key, ())
         self._heard.pop(key, None)
 
     async def _one(self, session: aiohttp.ClientSession, one: _Watched) -> None:

@@ -85,8 +85,10 @@ class Carrier:
                 return [Delete("Pod", pod.namespace, pod.name, pod.uid, grace)]
             case KeepChildren(minimum):
                 return _at_once(self._children(minimum))
-            case KeepAdapters(table):
-                body = adapters.adapters_config_map(self._view.namespace, self._owner, table)
+            case KeepAdapters(tables, first):
+                body = adapters.adapters_config_map(
+                    self._view.namespace, self._owner, tables, first
+                )
                 return [Apply("ConfigMap", body)]
             case TellAdapters(pod, digest):
                 ops = patches.adapters_patch(pod.uid, digest)

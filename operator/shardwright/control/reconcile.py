@@ -80,8 +80,7 @@ class Reconciler:
         decision = decide(situation, move_possible=homes.move_possible())
         there = {pod.uid for pod in situation.pods}
         self.links.want(key, unheard(situation, decision.findings), there)
-        table = decision.findings.adapters.digest
-        self.adapters.want(key, readers(decision.findings), table)
+        self.adapters.want(key, readers(decision.findings))
         # Before anything is awaited: what happens meanwhile must wake this key.
         self.store.needs(key, interests(situation, decision))
         refused = ""

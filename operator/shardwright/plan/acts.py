@@ -12,6 +12,7 @@ from shardwright.api import names
 from shardwright.api.spec import CommonSpec
 from shardwright.observe.world import PodView
 from shardwright.plan import budget
+from shardwright.plan.adapter_report import table_of
 from shardwright.plan.attempts import Chain, Next
 from shardwright.plan.breakage import dead_node
 from shardwright.plan.groups import Group, State, slot_of, stage_of
@@ -57,7 +58,7 @@ def act(
         *served,
         *farewells(situation, wishes),
         *_placements_begun(findings.groups),
-        *_adapters(findings, by_name),
+        *_adapters(findings),
         # Replicas before steps: a build that is refused must not keep a dead one away.
         *_births(situation, findings, wishes, groups, chains, by_name),
         *_homes(findings, wishes, groups, chains, by_name),
@@ -289,20 +290,21 @@ def _children(situation: Situation, findings: Findings, served: Sequence[LetServ
     return [KeepChildren(minimum)]
 
 
-def _adapters(findings: Findings, revisions: Mapping[str, Revision]) -> list[Intent]:
-    """The table of adapters, and a word to each leader that was not told of it yet."""
+def _adapters(findings: Findings) -> list[Intent]:
+    """The tables of adapters, and a word to each leader that was not told of its own yet."""
     adapters = findings.adapters
-    if adapters.table is None:
+    if not adapters.by_revision:
         return []
+    digests = adapters.digests
     told: list[Intent] = []
     for group in findings.groups:
-        revision, leader = revisions.get(group.revision), group.leader
-        reads = revision is not None and revision.resolved.spec.lora is not None
-        if not reads or leader is None or not leader.started or leader.deleting:
+        leader = group.leader
+        if leader is None or not leader.started or leader.deleting:
             continue
-        if leader.adapters != adapters.digest:
-            told.append(TellAdapters(leader, adapters.digest))
-    return [KeepAdapters(adapters.table), *told]
+        digest = digests.get(table_of(leader, group))
+        if digest is not None and leader.adapters != digest:
+            told.append(TellAdapters(leader, digest))
+    return [KeepAdapters(adapters.tables, adapters.first), *told]
 
 
 def _pruned(

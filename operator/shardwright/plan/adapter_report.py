@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from shardwright.api.names import LABEL_REVISION
 from shardwright.api.status import AdapterStatus, ConditionStatus
 from shardwright.observe.world import PodView
-from shardwright.plan.adapter_states import AdapterState, Loaded, loaded
+from shardwright.plan.adapter_states import AdapterState, Loaded, Reader, loaded
+from shardwright.plan.groups import Group
 from shardwright.plan.situation import Findings, Situation
 
 _TOLD = 3
@@ -23,34 +25,63 @@ class Verdict(NamedTuple):
     message: str
 
 
-def readers(findings: Findings) -> tuple[PodView, ...]:
-    """Leaders that are asked what they have loaded: of groups that are ready."""
-    if findings.adapters.table is None:
-        return ()
+def readers(findings: Findings) -> tuple[tuple[PodView, str], ...]:
+    """Leaders that are asked what they have loaded, of ready groups, and their tables' digests."""
+    digests = findings.adapters.digests
     return tuple(
-        group.leader for group in findings.groups if group.ready and group.leader is not None
+        (leader, digests[revision]) for leader, revision in _ready(findings) if revision in digests
     )
 
 
+def _ready(findings: Findings) -> list[tuple[PodView, str]]:
+    return [
+        (group.leader, table_of(group.leader, group))
+        for group in findings.groups
+        if group.ready and group.leader is not None
+    ]
+
+
+def table_of(leader: PodView, group: Group) -> str:
+    """The revision whose table a leader reads.
+
+    Its pod was made with the name of that one, and may have become another's since.
+    """
+    return leader.labels.get(LABEL_REVISION) or group.revision
+
+
 def _loaded(situation: Situation, findings: Findings) -> tuple[Loaded, ...]:
-    uids = [pod.uid for pod in readers(findings)]
-    return loaded(findings.adapters, uids, situation.adapters)
+    digests = findings.adapters.digests
+    found = [
+        Reader(leader.uid, revision, digests.get(revision, ""))
+        for leader, revision in _ready(findings)
+    ]
+    return loaded(findings.adapters, found, situation.adapters)
 
 
 def adapters_status(situation: Situation, findings: Findings) -> list[AdapterStatus]:
     """Each adapter of the spec; of a spec that was refused what was said last."""
-    if findings.adapters.table is None:
+    if not findings.adapters.told:
         return list(situation.status.adapters)
     return [
         AdapterStatus(
             name=one.found.name,
             state=one.state.value,
             reason="AdapterNotLoaded" if one.trouble else one.found.reason,
-            message=(one.trouble or one.found.message)[:1000],
+            message=_message(one)[:1000],
             loaded_on=f"{one.count} of {one.leaders}",
         )
         for one in _loaded(situation, findings)
     ]
+
+
+def _message(one: Loaded) -> str:
+    """What is said of an adapter, also by replicas that are not yet what the spec asks for."""
+    parts = [one.trouble or one.found.message]
+    if one.found.entry is None and one.count:
+        parts.append(f"{one.count} of {one.leaders} replicas, of a revision before, still serve it")
+    if one.found.entry is not None:
+        parts += [f"replicas of {name}: {words}" for name, words in one.left_out.items()]
+    return "; ".join(part for part in parts if part)
 
 
 def adapters_ready(situation: Situation, findings: Findings) -> Verdict | None:
@@ -58,7 +89,7 @@ def adapters_ready(situation: Situation, findings: Findings) -> Verdict | None:
     spec = situation.spec
     if spec is None or spec.lora is None:
         return None
-    if findings.adapters.table is None:
+    if findings.adapters.told not in findings.adapters.by_revision:
         return Verdict("Unknown", "NotAccepted", "adapters wait for the spec and its model")
     found = _loaded(situation, findings)
     for state, reason in (
@@ -69,7 +100,7 @@ def adapters_ready(situation: Situation, findings: Findings) -> Verdict | None:
         those = [one for one in found if one.state is state]
         if those:
             return Verdict("False", reason, _words(those, len(found)))
-    leaders = len(readers(findings))
+    leaders = len(_ready(findings))
     if not leaders:
         return Verdict("Unknown", "NothingServes", f"{len(found)} adapters; no replica serves yet")
     loading = [one for one in found if not one.everywhere]
@@ -79,9 +110,7 @@ def adapters_ready(situation: Situation, findings: Findings) -> Verdict | None:
 
 
 def _words(those: list[Loaded], total: int) -> str:
-    told = [
-        f"{one.found.name}: {one.trouble or one.found.message or _on(one)}" for one in those[:_TOLD]
-    ]
+    told = [f"{one.found.name}: {_message(one) or _on(one)}" for one in those[:_TOLD]]
     more = f" and {len(those) - _TOLD} more" if len(those) > _TOLD else ""
     return f"{len(those)} of {total} adapters: {'; '.join(told)}{more}"
 

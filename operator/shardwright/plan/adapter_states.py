@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -44,20 +44,35 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """All adapters of a spec, in its order.
+    """All adapters of a spec, in its order, as each revision that takes adapters can have them.
 
-    `chains` are the fetches, by names that no revision has. `table` is None where leaders are to
-    be left as they are.
+    `told` is the revision by which status judges them, empty where leaders are to be left as they
+    are. `first` is the one whose table also stands under the name that every leader read before
+    revisions had tables of their own. `chains` are the fetches, by names that no revision has.
     """
 
-    found: tuple[Found, ...] = ()
+    by_revision: Mapping[str, tuple[Found, ...]] = field(default_factory=dict)
+    told: str = ""
+    first: str = ""
     chains: Mapping[str, Chain] = field(default_factory=dict)
-    table: AdapterTable | None = None
 
     @property
-    def digest(self) -> str:
-        """Names the table, empty without one."""
-        return table_digest(encode(self.table)) if self.table is not None else ""
+    def found(self) -> tuple[Found, ...]:
+        """As what the spec asks for can have them."""
+        return self.by_revision.get(self.told, ())
+
+    @property
+    def tables(self) -> dict[str, AdapterTable]:
+        """What the leaders of each revision are told."""
+        return {
+            revision: AdapterTable(tuple(one.entry for one in found if one.entry is not None))
+            for revision, found in self.by_revision.items()
+        }
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Names each revision's table."""
+        return {name: table_digest(encode(table)) for name, table in self.tables.items()}
 
 
 def number_of(key: str, commit: str) -> int:
@@ -71,13 +86,29 @@ def number_of(key: str, commit: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Reader:
+    """The leader of a ready group: the UID of its pod, its revision, and its table's digest.
+
+    Without a digest its revision takes no adapters, and it is not asked.
+    """
+
+    uid: str
+    revision: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
-    """An adapter as the leaders have it: loaded on `count` of `leaders`."""
+    """An adapter as the leaders have it: loaded on `count` of `leaders`.
+
+    `left_out` has what the replicas of other revisions say against it, by revision.
+    """
 
     found: Found
     count: int
     leaders: int
     trouble: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def state(self) -> AdapterState:
@@ -91,22 +122,41 @@ class Loaded:
 
 
 def loaded(
-    adapters: Adapters, leaders: Iterable[str], heard: Mapping[str, AdaptersHeard]
+    adapters: Adapters, readers: Sequence[Reader], heard: Mapping[str, AdaptersHeard]
 ) -> tuple[Loaded, ...]:
     """What became of each adapter on the leaders of serving groups.
 
     Args:
         adapters: The spec's.
-        leaders: UIDs of their pods.
-        heard: What they have told, by UID; an answer about an older table does not count.
+        readers: These leaders.
+        heard: What they have told, by UID; an answer about another table does not count.
     """
-    uids = tuple(leaders)
-    told = [heard[uid] for uid in uids if uid in heard and heard[uid].table == adapters.digest]
+    told = [
+        heard[one.uid] for one in readers if one.uid in heard and heard[one.uid].table == one.digest
+    ]
+    others = {one.revision for one in readers} - {adapters.told}
     result = []
-    for found in adapters.found:
+    for place, found in enumerate(adapters.found):
         troubles = [one.troubles[found.name] for one in told if found.name in one.troubles]
         failed = [words for state, words in troubles if state == ADAPTER_FAILED]
-        count = sum(found.name in one.loaded for one in told) if found.entry is not None else 0
-        trouble = failed[0] if failed and found.entry is not None else ""
-        result.append(Loaded(found, count, len(uids), trouble))
+        count = sum(found.name in one.loaded for one in told)
+        left_out = {
+            name: _against(adapters.by_revision.get(name, ()), place) for name in sorted(others)
+        }
+        result.append(
+            Loaded(
+                found,
+                count,
+                len(readers),
+                failed[0] if failed else "",
+                {name: words for name, words in left_out.items() if words},
+            )
+        )
     return tuple(result)
+
+
+def _against(found: tuple[Found, ...], place: int) -> str:
+    """Why a revision's replicas leave an adapter out, empty if they do not."""
+    if not found:
+        return "they take no adapters"
+    return "" if found[place].entry is not None else found[place].message

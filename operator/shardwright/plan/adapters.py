@@ -6,6 +6,9 @@ is wrong with one is told under its name and touches no other, nor anything that
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from shardwright.api.lora import Adapter as Asked
 from shardwright.api.lora import LoRA
 from shardwright.api.spec import CommonSpec
@@ -19,62 +22,109 @@ from shardwright.plan.resolve import (
     adapter_artifact,
     adapter_folder,
     adapter_key,
+    model_key,
     source_claim,
 )
+from shardwright.plan.revisions import Revision
 from shardwright.plan.situation import Situation
-from shardwright.runner.contract import STEP_ADAPTER, Adapter, AdapterTable, ModelFacts
+from shardwright.runner.contract import STEP_ADAPTER, STEP_MODEL, Adapter, ModelFacts
 
 _PREFIX = "adapter/"  # no revision's name has a slash
 _FETCH_FINDS_FAULT = frozenset({"AdapterInvalid", "UnsafeWeights"})
 
 
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """What an adapter is to be loaded into: model, limits and claims of one revision."""
+
+    spec: CommonSpec
+    lora: LoRA
+    claim_uid: str
+    model: ModelFacts
+
+
 def adapters_of(
-    situation: Situation, shop: Shop, model: ModelFacts | None, *, mounted: bool
+    situation: Situation,
+    shop: Shop,
+    *,
+    aim: Revision | None,
+    serving: Revision | None,
+    live: Iterable[Revision],
 ) -> Adapters:
     """What to do about the adapters of the spec.
+
+    Each revision has a table of its own, so that what serves keeps all that it can take while
+    another model, other limits or another claim are on their way.
 
     Args:
         situation: What is known; its spec was accepted.
         shop: What fetches are judged by.
-        model: The base model's facts; nothing is fetched or loaded before they are known.
-        mounted: Whether pods of some revision look for a table of adapters.
+        aim: What the spec asks for; None while its model is fetched.
+        serving: What serves; None before anything does.
+        live: All revisions that have pods or are to have some.
     """
     spec = situation.spec
     claim = situation.claims.get(spec.storage.claim_name) if spec is not None else None
-    if spec is None or claim is None or model is None:
+    told = aim or serving
+    if spec is None or claim is None or told is None:
         return Adapters()
-    if spec.lora is None:
-        return Adapters(table=AdapterTable() if mounted else None)
-    chains: dict[str, Chain] = {}
-    found: list[Found] = []
-    for asked in spec.lora.adapters:
-        refused = _elsewhere(asked, spec)
-        if refused is not None:
-            found.append(refused)
-            continue
-        chain = _chain(asked, situation, shop, claim)
-        record = _record(asked, situation, claim)
-        if record is None:
-            found.append(_not_there(asked, situation, chain))
-        else:
-            found.append(_judged(asked, spec, spec.lora, record, model))
-        if not chain.ready and not _lacks_secret(asked, situation):
-            chains[_PREFIX + adapter_key(asked.uri)] = chain
-    entries = tuple(one.entry for one in found if one.entry is not None)
-    return Adapters(tuple(found), chains, AdapterTable(entries))
+    asked = spec.lora.adapters if spec.lora is not None else []
+    fetches = {one.name: _chain(one, situation, shop, claim) for one in asked}
+    found: dict[str, tuple[Found, ...]] = {}
+    for revision in live:
+        base = _base(revision, situation)
+        if base is not None:
+            found[revision.name] = tuple(
+                _found(one, base, situation, fetches[one.name]) for one in asked
+            )
+    chains = {
+        _PREFIX + adapter_key(one.uri): fetches[one.name]
+        for one in asked
+        if _mounted(one, spec) and not fetches[one.name].ready and not _lacks_secret(one, situation)
+    }
+    first = serving if serving is not None and serving.name in found else told
+    return Adapters(found, told=told.name, first=first.name, chains=chains)
 
 
-def _elsewhere(asked: Asked, spec: CommonSpec) -> Found | None:
-    """An adapter on a claim that the serving pods do not mount."""
-    claim = claim_of(asked.uri)
-    if not claim or claim in (spec.storage.claim_name, source_claim(spec)):
+def _base(revision: Revision, situation: Situation) -> _Base | None:
+    """None for a revision that takes no adapters.
+
+    The model's record has its whole config; without it some sizes are not known.
+    """
+    resolved = revision.resolved
+    lora = resolved.spec.lora
+    if lora is None:
         return None
+    known = situation.records.get((resolved.claim_uid, STEP_MODEL, model_key(resolved.spec)))
+    facts = known.facts if known is not None and known.commit == resolved.commit else None
+    return _Base(resolved.spec, lora, resolved.claim_uid, facts or resolved.facts)
+
+
+def _found(asked: Asked, base: _Base, situation: Situation, fetch: Chain) -> Found:
+    """One adapter as one revision's leaders can have it."""
+    if not _mounted(asked, base.spec):
+        return _elsewhere(asked, base.spec)
+    key = adapter_key(asked.uri)
+    record = situation.records.get((base.claim_uid, STEP_ADAPTER, key))
+    if record is None or record.state is not RecordState.READY:
+        return _not_there(asked, situation, fetch)
+    return _judged(asked, base, record)
+
+
+def _mounted(asked: Asked, spec: CommonSpec) -> bool:
+    claim = claim_of(asked.uri)
+    return not claim or claim in (spec.storage.claim_name, source_claim(spec))
+
+
+def _elsewhere(asked: Asked, spec: CommonSpec) -> Found:
+    """An adapter on a claim that the serving pods do not mount."""
     return Found(
         asked.name,
         AdapterState.INVALID,
         "AdapterClaimNotMounted",
-        f"{asked.uri} is on claim {claim}; serving pods mount {spec.storage.claim_name} (storage) "
-        "and the claim of a pvc:// model: copy it there, or name it by hf://, s3:// or oci://",
+        f"{asked.uri} is on claim {claim_of(asked.uri)}; serving pods mount "
+        f"{spec.storage.claim_name} (storage) and the claim of a pvc:// model: copy it there, or "
+        "name it by hf://, s3:// or oci://",
     )
 
 
@@ -86,25 +136,19 @@ def _chain(asked: Asked, situation: Situation, shop: Shop, claim: ClaimView) -> 
     return judge_artifact(claim.uid, artifact, shop)
 
 
-def _record(asked: Asked, situation: Situation, claim: ClaimView) -> Record | None:
-    """The record of a fetched adapter: on the spec's claim, or on one that pods still load from.
-
-    A deployment that moves to another claim keeps serving its adapters from the old one.
-    """
-    key = adapter_key(asked.uri)
-    uids = [claim.uid, *(item.resolved.claim_uid for item in reversed(situation.revisions))]
-    records = (situation.records.get((uid, STEP_ADAPTER, key)) for uid in uids)
-    return next(
-        (one for one in records if one is not None and one.state is RecordState.READY), None
-    )
-
-
 def _lacks_secret(asked: Asked, situation: Situation) -> bool:
     secret = asked.secret_ref
     return secret is not None and secret.name in situation.missing_adapter_secrets
 
 
 def _not_there(asked: Asked, situation: Situation, chain: Chain) -> Found:
+    if chain.ready:
+        return Found(
+            asked.name,
+            AdapterState.FETCHING,
+            "AdapterOnAnotherClaim",
+            "it was fetched onto the claim that the spec names, which these replicas do not mount",
+        )
     if _lacks_secret(asked, situation) and asked.secret_ref is not None:
         return Found(
             asked.name,
@@ -120,8 +164,8 @@ def _not_there(asked: Asked, situation: Situation, chain: Chain) -> Found:
     return Found(asked.name, AdapterState.FETCHING, reason, chain.message)
 
 
-def _judged(asked: Asked, spec: CommonSpec, lora: LoRA, record: Record, model: ModelFacts) -> Found:
-    facts = record.adapter
+def _judged(asked: Asked, base: _Base, record: Record) -> Found:
+    facts, model = record.adapter, base.spec.model
     if facts is None:
         return Found(
             asked.name,
@@ -132,23 +176,23 @@ def _judged(asked: Asked, spec: CommonSpec, lora: LoRA, record: Record, model: M
     refusal = refuse_adapter(
         asked.name,
         facts,
-        lora,
-        served_name=spec.model.served_name,
-        uri=spec.model.uri,
-        model=model,
+        base.lora,
+        served_name=model.served_name,
+        uri=model.uri,
+        model=base.model,
     )
     if refusal is not None:
         return Found(asked.name, AdapterState.INVALID, refusal.reason, refusal.message)
     entry = Adapter(
         name=asked.name,
-        folder=adapter_folder(asked.uri, spec),
+        folder=adapter_folder(asked.uri, base.spec),
         key=record.key,
         number=number_of(record.key, record.commit),
         rank=facts.rank,
         modules=facts.modules,
         in_place=bool(claim_of(asked.uri)),
     )
-    told = other_name(facts, spec.model.uri)
+    told = other_name(facts, model.uri)
     return Found(asked.name, AdapterState.READY, "AdapterReady", told, entry)
 
 

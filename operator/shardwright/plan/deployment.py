@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shardwright.api.changes import why
+from shardwright.api.names import LABEL_REVISION
 from shardwright.api.spec import Rollout
 from shardwright.plan import acts, gating, recording
 from shardwright.plan import chain as chains_
@@ -70,7 +71,7 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
     )
     recorded = target is not None and proven(target.resolved, situation.records)
     chains = _chains(aimed, target, memory.wishes, by_name, shop)
-    adapters = _adapters(aimed, situation, shop)
+    adapters = _adapters(aimed, situation, shop, memory.wishes, served)
     chains.update(adapters.chains)
     proof_failure = gating.proof_failure(target, situation)
     judged = gates.verdict(target.resolved, situation.records) if target is not None else None
@@ -246,12 +247,26 @@ def _chains(
     return chains
 
 
-def _adapters(aimed: Aim, situation: Situation, shop: Shop) -> Adapters:
+def _adapters(
+    aimed: Aim,
+    situation: Situation,
+    shop: Shop,
+    wishes: tuple[Wish, ...],
+    served: Revision | None,
+) -> Adapters:
     """Adapters of a spec that was accepted; of any other they are left as they are."""
-    if aimed.refusal is not None or aimed.target is None or aimed.model is None:
+    if aimed.refusal is not None:
         return Adapters()
-    mounted = any(item.resolved.spec.lora is not None for item in aimed.revisions)
-    return adapters_of(situation, shop, aimed.model.facts, mounted=mounted)
+    live = {wish.revision for wish in wishes}
+    live |= {pod.labels.get(LABEL_REVISION, "") for pod in situation.pods}
+    live |= {one.name for one in (aimed.target, served) if one is not None}
+    return adapters_of(
+        situation,
+        shop,
+        aim=aimed.target,
+        serving=served,
+        live=[one for one in aimed.revisions if one.name in live],
+    )
 
 
 def _goal(

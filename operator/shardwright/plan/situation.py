@@ -203,9 +203,10 @@ class KeepChildren:
 
 @dataclass(frozen=True, slots=True)
 class KeepAdapters:
-    """The table of adapters that leaders read."""
+    """The tables of adapters that leaders read, by revision; `first` is one of them."""
 
-    table: AdapterTable
+    tables: Mapping[str, AdapterTable]
+    first: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,12 +169,13 @@ def volumes(
     source: str,
     draft: str = "",
     token: str = "",
-    adapters: str = "",
+    adapters: Manifest | None = None,
 ) -> list[Manifest]:
     """Volumes of a pod.
 
-    `shm` and `scratch` are quantities, `runner` and `adapters` ConfigMaps, `token` a Secret,
-    `source` and `draft` the claims that the model and the draft lie on; empty is none.
+    `shm` and `scratch` are quantities, `runner` a ConfigMap, `token` a Secret, `source` and `draft`
+    the claims that the model and the draft lie on, `adapters` the volume of the table of adapters;
+    empty is none.
     """
     found: list[Manifest] = [
         {"name": "store", "persistentVolumeClaim": {"claimName": spec.storage.claim_name}},
@@ -194,8 +195,7 @@ def volumes(
         secret = {"secretName": token, "defaultMode": 0o440}
         found.append({"name": "token", "secret": secret})
     if adapters:
-        # There is none before the first adapter is, and it changes while the pod runs.
-        found.append({"name": "adapters", "configMap": {"name": adapters, "optional": True}})
+        found.append(adapters)
     return found
 
 

@@ -10,6 +10,7 @@ from shardwright.api.spec import StagePlacement
 from shardwright.plan.drafts import draft_claim
 from shardwright.plan.resolve import model_folder, source_claim
 from shardwright.render import common
+from shardwright.render.adapters import table_key
 from shardwright.render.common import Manifest, Owner
 from shardwright.render.names import (
     adapters_name,
@@ -20,6 +21,7 @@ from shardwright.render.names import (
 )
 from shardwright.resolved import Artifact, Resolved
 from shardwright.runner.contract import (
+    ADAPTERS_FILE,
     LIVE_PATH,
     STEP_MODEL,
     STORE,
@@ -198,11 +200,19 @@ def _token(resolved: Resolved, identity: GroupIdentity) -> str:
     return token_name(owner.name, owner.uid, identity.replica, identity.incarnation)
 
 
-def _adapters(resolved: Resolved, identity: GroupIdentity, stage: int) -> str:
-    """Name of the ConfigMap with the table of adapters: leaders of bases that take any read it."""
+def _adapters(resolved: Resolved, identity: GroupIdentity, stage: int) -> Manifest | None:
+    """The volume with the table of adapters: leaders of bases that take any read their own."""
     if resolved.spec.lora is None or stage:
-        return ""
-    return adapters_name(identity.owner.name, identity.owner.uid)
+        return None
+    return {
+        "name": "adapters",
+        "configMap": {
+            "name": adapters_name(identity.owner.name, identity.owner.uid),
+            "items": [{"key": table_key(identity.revision), "path": ADAPTERS_FILE}],
+            # There is none before the first adapter is, and it changes while the pod runs.
+            "optional": True,
+        },
+    }
 
 
 def _spread(resolved: Resolved, identity: GroupIdentity) -> bool:
