@@ -142,11 +142,6 @@ CASES = {
         "PrecisionNotSupported",
         ("quantization.weights FP8", A100, "8.9 or higher", "has 8.0", "INT4AWQ"),
     ),
-    "GPTQ of a 16-bit model": Case(
-        {"quantization": {"weights": "INT4GPTQ"}},
-        "GPTQCheckpointRequired",
-        ("quantization.weights INT4GPTQ", "Llama-3.1-8B-Instruct", "INT4AWQ"),
-    ),
     "stages on several nodes with a volume for one": Case(
         {"storage": {"claimName": "alone"}},
         "StorageNotShared",

@@ -22,7 +22,10 @@ from shardwright.api.spec import Backend, LLMDeploymentSpec, Runtime, WeightPrec
 from shardwright.plan.draft_checks import refuse_draft
 from shardwright.resolved import Resolved
 from shardwright.runner.contract import STEP_MODEL, ModelFacts
+from shardwright.runtimes import sglang_loads, tensorrt_loads, vllm_loads
 from shardwright.runtimes.base import Refusal
+from shardwright.runtimes.loads import Table
+from shardwright.runtimes.nim import ENGINE as NIM
 from shardwright.runtimes.registry import runtime
 
 SOURCES_FILE = Path(__file__).parents[1] / "data/support_sources.yaml"
@@ -179,6 +182,37 @@ def answer(cell: Cell) -> Answer:
     return next(one for one in refused if (one.reason, one.source) == kind)
 
 
+# Of a checkpoint's kind, by runtime; what a table leaves out is refused by its name.
+TABLES: Mapping[str, Table] = {
+    "VLLM": vllm_loads.LOADS,
+    "SGLang": sglang_loads.LOADS,
+    "NIM": NIM.loads,
+    "TensorRTLLM and Triton, PyTorch": tensorrt_loads.LOADS,
+    "the same from 1.3": {**tensorrt_loads.LOADS, **tensorrt_loads.SINCE_1_3},
+    "TensorRTLLM and Triton, TensorRT": tensorrt_loads.CONVERTED,
+}
+_CHECKPOINTS = """## Published checkpoints
+
+Which kinds of quantized checkpoints are loaded as they come, with the compute capabilities on which
+they run; `-` is refused by name. A checkpoint's own precision is held against the GPU also where
+`quantization.weights` is None. The rows are the operator's own tables (`runtimes/*_loads.py`), each
+with a source; a quantizer that has no row is refused everywhere.
+"""
+
+
+def checkpoints() -> str:
+    """The table of published checkpoints."""
+    kinds = sorted({kind for table in TABLES.values() for kind in table})
+    rows = [
+        f"| {kind} | "
+        + " | ".join(str(table[kind].span) if kind in table else "-" for table in TABLES.values())
+        + " |"
+        for kind in kinds
+    ]
+    head = f"| checkpoint | {' | '.join(TABLES)} |\n|{' --- |' * (len(TABLES) + 1)}\n"
+    return _CHECKPOINTS + "\n" + head + "\n".join(rows) + "\n"
+
+
 _HEAD = """# Support matrix
 
 Every runtime with every precision of the weights, in three splits, with and without adapters (LoRA)
@@ -217,7 +251,7 @@ def page(answers: Mapping[Cell, Answer]) -> str:
         f"{SOURCES[source]['where'].strip()}."
         for (reason, source), number in notes.items()
     ]
-    return "\n".join([*sections, "## Reasons\n", *reasons, ""])
+    return "\n".join([*sections, checkpoints(), "## Reasons\n", *reasons, ""])
 
 
 def _from(served: Served, weights: WeightPrecision, answers: Mapping[Cell, Answer]) -> str:

@@ -98,7 +98,7 @@ WEIGHTS = {
     ("SGLang", "INT4GPTQ"): (False, True, True, True, True),
     ("SGLang", "INT8SmoothQuant"): (False, True, True, True, False),
     ("SGLang", "INT8"): (False, True, True, True, True),
-    ("SGLang", "NVFP4"): (False, False, False, False, True),
+    ("SGLang", "NVFP4"): (False, True, True, True, True),
     ("SGLang", "W4A8AWQ"): (False, False, False, False, False),
 }
 GENERATIONS = (TURING, AMPERE, ADA, HOPPER, BLACKWELL)
@@ -134,7 +134,7 @@ def test_every_source_that_is_named_is_described() -> None:
     for engine in ENGINES.values():
         offers = [*engine.weights.values(), *engine.kv_cache.values()]
         absent = [*engine.no_weights.values(), *engine.no_kv_cache.values()]
-        named = {one.source for one in (*offers, *absent)} | {engine.methods_source}
+        named = {one.source for one in (*offers, *absent)} | {engine.loads_source}
         assert named <= set(SOURCES)
     for entry in SOURCES.values():
         assert set(entry) == {"says", "where"}

@@ -142,7 +142,7 @@ def test_every_precision_is_offered_or_known_to_be_absent_by_a_source() -> None:
         assert (cache in engine.kv_cache) is not (cache in engine.no_kv_cache)
     offers = [*engine.weights.values(), *engine.kv_cache.values()]
     absent = [*engine.no_weights.values(), *engine.no_kv_cache.values()]
-    named = {one.source for one in (*offers, *absent)} | {engine.methods_source}
+    named = {one.source for one in (*offers, *absent)} | {engine.loads_source}
     assert named <= set(SOURCES)
 
 
@@ -195,7 +195,8 @@ def test_integers_in_compressed_tensors_have_no_profile() -> None:
     found = NIM.refuse_model(spec(), facts)
     assert found is not None
     assert found.reason == "CheckpointNotSupported"
-    assert "INT8SmoothQuant" in found.message
+    assert "quantized as compressed-tensors W8A8 INT8, which NIM 2.1.5" in found.message
+    assert "engine.runtime VLLM or SGLang" in found.message
 
 
 def test_several_stages_are_refused_of_a_planned_shape_too() -> None:

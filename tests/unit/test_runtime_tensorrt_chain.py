@@ -65,13 +65,10 @@ def test_pytorch_with_plain_weights_serves_the_model_as_it_is() -> None:
     assert (found.serve_step, found.serve_key) == ("model", found.model_key)
 
 
-def test_pytorch_serves_a_gptq_model_as_it_is() -> None:
-    asked = specs.spec(
-        model={"uri": "hf://org/llama-gptq"},
-        engine={"backend": "PyTorch"},
-        quantization={"weights": "INT4GPTQ"},
-    )
-    assert list(steps(asked)) == ["model"]
+def test_pytorch_serves_a_published_checkpoint_as_it_is() -> None:
+    asked = specs.spec(engine={"backend": "PyTorch"})
+    resolved = specs.resolved(asked, specs.facts(quantization="modelopt"))
+    assert [artifact.step for artifact in resolved.artifacts] == ["model"]
 
 
 def test_pytorch_with_quantized_weights_makes_one_checkpoint_for_all_shapes() -> None:

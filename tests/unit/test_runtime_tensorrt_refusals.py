@@ -90,7 +90,7 @@ MATRIX = [
     ("TensorRT", "NVFP4", (False, False, False, True)),
     ("PyTorch", "FP8", (False, True, True, True)),
     ("PyTorch", "INT4AWQ", (True, True, True, False)),
-    ("PyTorch", "INT4GPTQ", (True, True, True, False)),
+    ("PyTorch", "INT4GPTQ", (False, False, False, False)),
     ("PyTorch", "W4A8AWQ", (False, True, True, False)),
     ("PyTorch", "INT8SmoothQuant", (False, False, False, False)),
     ("PyTorch", "INT8", (False, False, False, False)),
@@ -158,26 +158,36 @@ def test_gptq_weights_with_a_quantized_kv_cache_have_no_calibration() -> None:
         "quantization": {"weights": "INT4GPTQ", "kvCache": "FP8"},
     }
     assert refused(HOPPER, **fields)[0] == "PrecisionNotSupported"
-    assert refused(HOPPER, **fields, engine={"backend": "PyTorch"})[0] == ""
 
 
-@pytest.mark.parametrize(
-    ("uri", "reason"),
-    [
-        ("hf://meta-llama/Llama-3.1-70B-Instruct", "GPTQCheckpointRequired"),
-        ("hf://org/Llama-3.1-70B-GPTQ", ""),
-        ("hf://org/Llama-quantized.w4a16", ""),
-        ("hf://org/Llama-Int4", ""),
-        ("hf://org/Llama@4bit-128g", ""),
-        ("hf://org/Llama-Marlin", ""),
-        ("pvc://models/llama", ""),
-        ("s3://bucket/llama", ""),
-    ],
-)
-def test_gptq_needs_a_checkpoint_that_was_made_elsewhere(uri: str, reason: str) -> None:
-    found, message = refused(HOPPER, model={"uri": uri}, quantization={"weights": "INT4GPTQ"})
-    assert found == reason
-    assert not reason or "INT4AWQ" in message
+@pytest.mark.parametrize("uri", ["hf://org/Llama-3.1-70B", "hf://org/Llama-GPTQ", "pvc://m/llama"])
+def test_a_name_tells_nothing_of_a_checkpoint(uri: str) -> None:
+    fields: dict[str, Any] = {"model": {"uri": uri}, "quantization": {"weights": "INT4GPTQ"}}
+    assert refused(HOPPER, **fields)[0] == ""
+    asked = specs.spec(**fields)
+    assert ENGINE.refuse_model(asked, specs.facts(quantization="gptq")) is None
+    found = ENGINE.refuse_model(asked, specs.LLAMA_8B)
+    assert found is not None
+    assert found.message == (
+        f"quantization.weights INT4GPTQ, but model.uri {uri} is in bfloat16, as its config.json "
+        "says: checkpoints of gptq 4-bit are made elsewhere; name one, or the 16-bit original with "
+        "INT4AWQ, which is quantized here"
+    )
+
+
+def test_gptq_is_not_for_the_pytorch_backend() -> None:
+    fields: dict[str, Any] = {"quantization": {"weights": "INT4GPTQ"}}
+    reason, message = refused(HOPPER, **fields, engine={"backend": "PyTorch"})
+    assert reason == "PrecisionNotSupported"
+    assert message == (
+        "quantization.weights INT4GPTQ is not available with engine.backend PyTorch of TensorRTLLM "
+        "1.2.1; choose FP8 or INT4AWQ or None with the 16-bit original in model.uri, or backend "
+        "TensorRT, or engine.runtime VLLM or SGLang"
+    )
+    later = {"backend": "PyTorch", "version": "1.3.0rc14"}
+    assert "or backend TensorRT of version 1.2.1," in refused(HOPPER, **fields, engine=later)[1]
+    # No engine on Blackwell either: it is no way out there.
+    assert "TensorRT," not in refused(BLACKWELL, **fields, engine=later)[1]
 
 
 @pytest.mark.parametrize("shape", [{"tensor": 2}, {"tensor": 1, "pipeline": 2}])
@@ -299,7 +309,7 @@ def test_shapes_and_limits_that_the_model_cannot_take_are_refused(
     ("weights", "backend", "comes", "reason"),
     [
         ("INT4GPTQ", "TensorRT", "gptq", ""),
-        ("INT4GPTQ", "PyTorch", "gptq", ""),
+        ("INT4GPTQ", "PyTorch", "gptq", "CheckpointNotSupported"),
         ("INT4GPTQ", "TensorRT", "", "GPTQCheckpointRequired"),
         ("INT4GPTQ", "TensorRT", "awq", "GPTQCheckpointRequired"),
         ("FP8", "TensorRT", "fp8", "ModelAlreadyQuantized"),
@@ -307,7 +317,9 @@ def test_shapes_and_limits_that_the_model_cannot_take_are_refused(
         ("INT4AWQ", "PyTorch", "gptq", "ModelAlreadyQuantized"),
         ("None", "TensorRT", "gptq", "ModelAlreadyQuantized"),
         ("None", "PyTorch", "fp8", ""),
-        ("None", "PyTorch", "gptq", ""),
+        ("None", "PyTorch", "gptq", "CheckpointNotSupported"),
+        ("None", "PyTorch", "awq", "CheckpointNotSupported"),
+        ("None", "PyTorch", "nvfp4", ""),
     ],
 )
 def test_a_model_is_never_quantized_twice(

@@ -119,7 +119,7 @@ def _filled(
     if not spec.open:
         whole = spec.filled()
         # Before its memory is counted: that asks for a shape which the model can have.
-        refused = engine.refuse_model(whole, facts)
+        refused = engine.refuse_model(whole, facts, _compute(situation, whole))
         if refused is not None:
             return refused
         memory, domain = _gpus(situation, whole)
@@ -129,8 +129,19 @@ def _filled(
     if isinstance(found, Refusal):
         return found
     planned = Planned(spec, found.chosen, found.room, found.reasons)
-    refused = accept(situation, asked_of(found.spec)) or engine.refuse_model(found.spec, facts)
+    refused = accept(situation, asked_of(found.spec)) or engine.refuse_model(
+        found.spec, facts, _compute(situation, found.spec)
+    )
     return refused or (found.spec, planned)
+
+
+def _compute(situation: Situation, spec: LLMDeploymentSpec) -> tuple[int, int] | None:
+    """Compute capability of a spec's product; None while no node of the cluster tells it."""
+    known = situation.products
+    if known is None:
+        known = products(situation.nodes.values(), ())
+    product = known.get(spec.gpu.product)
+    return product.compute if product is not None else None
 
 
 def _gpus(situation: Situation, spec: LLMDeploymentSpec) -> tuple[DriverMemory, int]:

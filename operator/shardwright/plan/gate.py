@@ -246,7 +246,7 @@ def next_precision(
             continue  # loses what SmoothQuant was made to keep
         changed = spec.quantization.model_copy(update={"weights": other})
         tried = spec.model_copy(update={"quantization": changed})
-        if engine.refuse_spec(tried, compute) or engine.refuse_model(tried, facts):
+        if engine.refuse_spec(tried, compute) or engine.refuse_model(tried, facts, compute):
             continue
         return f"quantization.weights {other.value}"
     if cache is not KVPrecision.NONE:

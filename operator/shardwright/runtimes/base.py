@@ -81,8 +81,16 @@ class EngineRuntime(Protocol):
         With `settings` a version that only the administrator's image table knows is accepted.
         """
 
-    def refuse_model(self, spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
-        """Why this model cannot be served as asked."""
+    def refuse_model(
+        self,
+        spec: LLMDeploymentSpec,
+        facts: ModelFacts,
+        compute: tuple[int, int] | None = None,
+    ) -> Refusal | None:
+        """Why this model cannot be served as asked.
+
+        A published checkpoint's own precision is held against `compute`, where that is known.
+        """
 
     def chain(
         self, spec: LLMDeploymentSpec, model: ModelSource, image: str, settings: Settings

@@ -22,6 +22,7 @@ from shardwright.resolved import Resolved
 from shardwright.runner.contract import READY_PATH, ModelFacts
 from shardwright.runtimes import direct_experts, direct_lora, speculative
 from shardwright.runtimes.base import ModelSource, Probe
+from shardwright.runtimes.loads import Table
 from shardwright.runtimes.published import published
 from shardwright.runtimes.tensorrt_precision import DTYPES, Compute, Span
 
@@ -69,8 +70,8 @@ class Direct:
         kv_cache: Precisions of the KV cache.
         no_weights: Precisions of the weights that it does not have.
         no_kv_cache: Precisions of the KV cache that it does not have.
-        methods: Quantizers whose checkpoints it loads, dashes for underscores.
-        methods_source: Where that list was read.
+        loads: Published checkpoints that it loads.
+        loads_source: Where it was read that these are all.
     """
 
     runtime: Runtime
@@ -84,8 +85,8 @@ class Direct:
     kv_cache: Mapping[KVPrecision, Offer]
     no_weights: Mapping[WeightPrecision, Absent]
     no_kv_cache: Mapping[KVPrecision, Absent]
-    methods: frozenset[str]
-    methods_source: str
+    loads: Table
+    loads_source: str
 
 
 @dataclass(frozen=True, slots=True)

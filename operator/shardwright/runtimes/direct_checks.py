@@ -21,9 +21,11 @@ from shardwright.runtimes.direct import (
     served_as_it_comes,
 )
 from shardwright.runtimes.direct_experts import groups_not_possible
+from shardwright.runtimes.elsewhere import elsewhere
 from shardwright.runtimes.experts import MODEL_CHECKS as EXPERT_CHECKS
 from shardwright.runtimes.flag_files import refuse_config
-from shardwright.runtimes.published import method, published
+from shardwright.runtimes.loads import refuse_checkpoint
+from shardwright.runtimes.published import published
 from shardwright.runtimes.tensorrt_model_checks import (
     heads_not_divisible,
     more_stages_than_layers,
@@ -86,8 +88,15 @@ def weights_absent(asked: Asked) -> Refusal | None:
 
 def weights_not_on_gpu(asked: Asked) -> Refusal | None:
     """A weight precision that the GPU cannot compute with."""
-    weights = asked.spec.quantization.weights
-    return _off_gpu(asked, asked.engine.weights.get(weights), f"quantization.weights {weights}")
+    weights, uri = asked.spec.quantization.weights, asked.spec.model.uri
+    offer = asked.engine.weights.get(weights)
+    # Weights None serves a checkpoint as it comes: alone it would not help one that brings them.
+    instead = (
+        f"Use weights None with a 16-bit checkpoint in model.uri ({uri})"
+        if offer is not None and offer.online
+        else f"Name the 16-bit original of model.uri {uri} with weights None"
+    )
+    return _off_gpu(asked, offer, f"quantization.weights {weights}", instead)
 
 
 def kv_absent(asked: Asked) -> Refusal | None:
@@ -107,7 +116,8 @@ def kv_absent(asked: Asked) -> Refusal | None:
 def kv_not_on_gpu(asked: Asked) -> Refusal | None:
     """A KV cache precision that the GPU cannot compute with."""
     kv_cache = asked.spec.quantization.kv_cache
-    return _off_gpu(asked, asked.engine.kv_cache.get(kv_cache), f"quantization.kvCache {kv_cache}")
+    offer = asked.engine.kv_cache.get(kv_cache)
+    return _off_gpu(asked, offer, f"quantization.kvCache {kv_cache}", "Choose None")
 
 
 def bfloat16_not_on_gpu(asked: Asked) -> Refusal | None:
@@ -140,14 +150,14 @@ def config_not_taken(asked: Asked) -> Refusal | None:
     )
 
 
-def _off_gpu(asked: Asked, offer: Offer | None, what: str) -> Refusal | None:
+def _off_gpu(asked: Asked, offer: Offer | None, what: str, instead: str) -> Refusal | None:
     if offer is None or asked.compute is None or asked.compute in offer.span:
         return None
     return Refusal(
         NOT_SUPPORTED,
         f"{what} with {asked.named} needs compute capability {offer.span}; "
-        f"{asked.spec.gpu.product} has {dotted(asked.compute)}. Choose None, or a GPU product with "
-        f"compute capability {offer.span}",
+        f"{asked.spec.gpu.product} has {dotted(asked.compute)}. {instead}, or choose a GPU product "
+        f"with compute capability {offer.span}",
         offer.source,
     )
 
@@ -165,17 +175,17 @@ def _fits(span: Span, compute: Compute | None) -> bool:
     return compute is None or compute in span
 
 
-def method_unknown(engine: Direct, spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
-    """A checkpoint of a quantizer that the runtime does not read."""
-    name = method(facts)
-    if not name or name in engine.methods:
-        return None
-    return Refusal(
-        "CheckpointNotSupported",
-        f"model.uri {spec.model.uri}: the checkpoint is quantized by {facts.quantization}, which "
-        f"{spec.engine.runtime} {spec.engine.version} does not load; it loads "
-        f"{', '.join(sorted(engine.methods))}. Name such a checkpoint, or the 16-bit original",
-        engine.methods_source,
+def checkpoint_not_loaded(
+    engine: Direct, spec: LLMDeploymentSpec, facts: ModelFacts, compute: Compute | None
+) -> Refusal | None:
+    """A checkpoint of a kind that the runtime does not read, or that the GPU cannot compute with.
+
+    The checkpoint's own precision counts, whether it was asked for or not.
+    """
+    named = f"{spec.engine.runtime} {spec.engine.version}"
+    others = elsewhere(spec, facts, compute)
+    return refuse_checkpoint(
+        engine.loads, engine.loads_source, spec, facts, compute, named=named, others=others
     )
 
 
@@ -240,7 +250,6 @@ SHAPE_CHECKS: tuple[ModelCheck, ...] = (
 )
 CheckpointCheck = Callable[[Direct, LLMDeploymentSpec, ModelFacts], Refusal | None]
 CHECKPOINT_CHECKS: tuple[CheckpointCheck, ...] = (
-    method_unknown,
     checkpoint_required,
     model_already_quantized,
 )
@@ -251,11 +260,19 @@ def refuse_spec(asked: Asked, *more: SpecCheck) -> Refusal | None:
     return next((found for check in (*SPEC_CHECKS, *more) if (found := check(asked))), None)
 
 
-def refuse_model(engine: Direct, spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
-    """The first check that objects."""
+def refuse_model(
+    engine: Direct, spec: LLMDeploymentSpec, facts: ModelFacts, compute: Compute | None
+) -> Refusal | None:
+    """The first check that objects.
+
+    A checkpoint that is not loaded at all comes before what is asked of it: nothing that could be
+    asked for instead would help.
+    """
     for check in SHAPE_CHECKS:
         if found := check(spec, facts):
             return found
+    if found := checkpoint_not_loaded(engine, spec, facts, compute):
+        return found
     for judge in CHECKPOINT_CHECKS:
         if found := judge(engine, spec, facts):
             return found

@@ -42,9 +42,12 @@ class DirectRuntime:
         """The first check that objects."""
         return direct_checks.refuse_spec(self.asked(spec, compute, settings), *self.own_checks)
 
-    def refuse_model(self, spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
-        """The first check that objects."""
-        return direct_checks.refuse_model(self.engine, spec, facts)
+    def refuse_model(
+        self, spec: LLMDeploymentSpec, facts: ModelFacts, compute: Compute | None = None
+    ) -> Refusal | None:
+        """The first check that objects; a compute capability of 0.0 is unknown."""
+        known = compute if compute and compute > (0, 0) else None
+        return direct_checks.refuse_model(self.engine, spec, facts, known)
 
     def chain(
         self,

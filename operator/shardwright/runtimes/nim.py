@@ -18,7 +18,9 @@ from shardwright.runtimes import direct_checks, nim_checks, nim_serve, vllm
 from shardwright.runtimes.base import Refusal, Serving
 from shardwright.runtimes.direct import Absent, Direct, Offer
 from shardwright.runtimes.direct_runtime import DirectRuntime
-from shardwright.runtimes.tensorrt_precision import AMPERE, Span
+from shardwright.runtimes.loads import Loads
+from shardwright.runtimes.published import published_as
+from shardwright.runtimes.tensorrt_precision import AMPERE, Compute, Span
 
 _BEFORE_ADA = Span(AMPERE, (8, 8))
 _BEFORE_BLACKWELL = Span(AMPERE, (9, 9))
@@ -26,6 +28,14 @@ _NO_PROFILE = Absent(
     "its profiles are of 16 bits, FP8, NVFP4 or MXFP4 weights; runtime VLLM loads others",
     "nim-precisions",
 )
+
+# What the vLLM inside loads, of precisions that have profiles, on GPUs that are verified.
+_LOADS = {
+    kind: Loads(Span(AMPERE), "nim-precisions")
+    for kind in vllm.ENGINE.loads
+    if kind in ("mxfp4", "gpt-oss-mxfp4")
+    or (kind != "fbgemm-fp8" and published_as(kind) & {WeightPrecision.FP8, WeightPrecision.NVFP4})
+}
 
 ENGINE = Direct(
     runtime=Runtime.NIM,
@@ -58,15 +68,8 @@ ENGINE = Direct(
             "vllm-kv-cache-dtypes",
         ),
     },
-    methods=frozenset(
-        {
-            *("fp8", "modelopt", "modelopt-fp4", "compressed-tensors"),
-            *("mxfp4", "gpt-oss-mxfp4"),
-            # Model Optimizer's algorithms, as hf_quant_config.json names them.
-            *("fp8-per-channel-per-token", "fp8-pb-wo", "nvfp4"),
-        }
-    ),
-    methods_source="nim-precisions",
+    loads=_LOADS,
+    loads_source="nim-precisions",
 )
 
 
@@ -90,13 +93,11 @@ class NIM(DirectRuntime):
         own = next((found for check in checks if (found := check(asked))), None)
         return own or direct_checks.refuse_spec(asked)
 
-    def refuse_model(self, spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+    def refuse_model(
+        self, spec: LLMDeploymentSpec, facts: ModelFacts, compute: Compute | None = None
+    ) -> Refusal | None:
         """The first check that objects; of a planner's shapes, only this one is asked."""
-        return (
-            nim_checks.several_stages(spec)
-            or super().refuse_model(spec, facts)
-            or nim_checks.no_profile(spec, facts)
-        )
+        return nim_checks.several_stages(spec) or super().refuse_model(spec, facts, compute)
 
     def serve_command(self, resolved: Resolved, stage: int = 0) -> Command:  # noqa: ARG002
         """`nim-serve`: there is one stage."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from shardwright.api.spec import LLMDeploymentSpec, WeightPrecision
-from shardwright.runner.contract import ModelFacts
+from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.runtimes.base import Refusal
 from shardwright.runtimes.direct import Asked
 from shardwright.runtimes.direct_checks import SpecCheck
 from shardwright.runtimes.flag_files import REASON_RESERVED, REASON_UNKNOWN, flags
-from shardwright.runtimes.published import published
 
 RECORD = "nim-serve-2.1.5"
-_PROFILES = frozenset({WeightPrecision.FP8, WeightPrecision.NVFP4})
 
 
 def config_not_recorded(asked: Asked) -> Refusal | None:
@@ -89,21 +86,6 @@ def attention_not_by_data(asked: Asked) -> Refusal | None:
         f"parallelism.attentionData {groups} with {asked.named}: a profile is split by tensor and "
         "pipeline ranks alone; leave it out, or use runtime VLLM or SGLang",
         "nim-profile-tags",
-    )
-
-
-def no_profile(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
-    """A checkpoint that is known to be in a precision without profiles, such as W8A8 integers."""
-    kinds = published(facts)
-    if not kinds or kinds & _PROFILES:
-        return None
-    own = " or ".join(sorted(kind.value for kind in kinds))
-    return Refusal(
-        "CheckpointNotSupported",
-        f"model.uri {spec.model.uri}: the checkpoint is in {own}, for which NIM "
-        f"{spec.engine.version} has no profiles; name one in FP8 or NVFP4, the 16-bit original, or "
-        "use runtime VLLM",
-        "nim-precisions",
     )
 
 

@@ -21,9 +21,9 @@ from shardwright.runtimes.base import Refusal
 from shardwright.runtimes.direct import Absent, Asked, Direct, Offer
 from shardwright.runtimes.direct_runtime import DirectRuntime
 from shardwright.runtimes.flag_files import owned_by
-from shardwright.runtimes.tensorrt_precision import AMPERE, BLACKWELL, HOPPER, Span
+from shardwright.runtimes.sglang_loads import LOADS
+from shardwright.runtimes.tensorrt_precision import AMPERE, HOPPER, TURING, Span
 
-TURING = (7, 5)
 _BEFORE_ADA = Span(AMPERE, (8, 8))
 
 OWNED: Mapping[str, str] = owned_by(
@@ -96,7 +96,9 @@ ENGINE = Direct(
         WeightPrecision.INT4_GPTQ: Offer(Span(AMPERE), "sglang-gptq-checkpoint"),
         WeightPrecision.INT8_SMOOTHQUANT: Offer(Span(AMPERE, HOPPER), "sglang-int8-w8a8"),
         WeightPrecision.INT8: Offer(Span(AMPERE), "sglang-int8-w8a16"),
-        WeightPrecision.NVFP4: Offer(Span(BLACKWELL), "sglang-nvfp4-checkpoint"),
+        WeightPrecision.NVFP4: Offer(
+            Span(AMPERE), "sglang-nvfp4-checkpoint", unpacked=Span(AMPERE, (9, 9))
+        ),
     },
     kv_cache={KVPrecision.FP8: Offer(Span(AMPERE), "sglang-fp8-kv", unpacked=_BEFORE_ADA)},
     no_weights={
@@ -109,33 +111,8 @@ ENGINE = Direct(
             "--kv-cache-dtype has no whole-number type", "sglang-kv-cache-dtypes"
         ),
     },
-    methods=frozenset(
-        {
-            "awq",
-            "gptq",
-            "fp8",
-            "mxfp8",
-            "blockwise-int8",
-            "w8a8-int8",
-            "w8a8-fp8",
-            "modelopt",
-            "modelopt-fp8",
-            "modelopt-fp4",
-            "modelopt-mixed",
-            "compressed-tensors",
-            "bitsandbytes",
-            "moe-wna16",
-            "w4afp8",
-            "quark",
-            "auto-round",
-            "mxfp4",
-            # Model Optimizer's algorithms, as hf_quant_config.json names them.
-            "nvfp4",
-            "w4a16-nvfp4",
-            "mixed-precision",
-        }
-    ),
-    methods_source="sglang-quantization-methods",
+    loads=LOADS,
+    loads_source="sglang-quantization-methods",
 )
 
 

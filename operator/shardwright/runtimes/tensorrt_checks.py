@@ -29,9 +29,6 @@ from shardwright.runtimes import (
 from shardwright.runtimes.base import Refusal
 from shardwright.runtimes.tensorrt_precision import Compute, Span, dotted
 
-# What names of published GPTQ checkpoints have in them.
-GPTQ_TOKENS = ("gptq", "w4a16", "int4", "4bit", "marlin")
-
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -119,12 +116,24 @@ def weights_not_on_backend(asked: Asked) -> Refusal | None:
     if weights is WeightPrecision.NONE or weights in tensorrt_precision.WEIGHTS[asked.backend]:
         return None
     others = tensorrt_precision.alternatives(asked.backend, asked.compute)
+    gptq = weights is WeightPrecision.INT4_GPTQ
+    origin = " with the 16-bit original in model.uri" if gptq else ""
     return Refusal(
         "PrecisionNotSupported",
         f"quantization.weights {weights} is not available with engine.backend {asked.backend} of "
-        f"{asked.version}; choose {others}, or backend TensorRT",
-        "trtllm-pytorch-precisions",
+        f"{asked.version}; choose {others}{origin}{_compiled(asked, weights)}"
+        f"{', or engine.runtime VLLM or SGLang' if gptq else ''}",
+        "trtllm-pytorch-gptq" if gptq else "trtllm-pytorch-precisions",
     )
+
+
+def _compiled(asked: Asked, weights: WeightPrecision) -> str:
+    """An engine as the way out, where this GPU and some version have it."""
+    span = tensorrt_precision.WEIGHTS[Backend.TENSORRT].get(weights)
+    if span is None or (asked.compute is not None and asked.compute not in span):
+        return ""
+    older = tensorrt_versions.has_builder(asked.spec.engine.version)
+    return f", or backend TensorRT{'' if older else ' of version 1.2.1'}"
 
 
 def weights_not_on_gpu(asked: Asked) -> Refusal | None:
@@ -134,6 +143,8 @@ def weights_not_on_gpu(asked: Asked) -> Refusal | None:
     if span is None or asked.compute is None or asked.compute in span:
         return None
     others = tensorrt_precision.alternatives(asked.backend, asked.compute)
+    if weights is WeightPrecision.INT4_GPTQ:
+        others = f"{others} with the 16-bit original in model.uri"
     return _not_on_gpu(asked, asked.compute, f"quantization.weights {weights}", span, others)
 
 
@@ -192,22 +203,6 @@ def kv_without_calibration(asked: Asked) -> Refusal | None:
     )
 
 
-def not_a_gptq_name(asked: Asked) -> Refusal | None:
-    """INT4GPTQ of a model whose name does not look like a GPTQ checkpoint."""
-    uri = asked.spec.model.uri
-    if asked.spec.quantization.weights is not WeightPrecision.INT4_GPTQ:
-        return None
-    if not uri.startswith("hf://") or any(token in uri.lower() for token in GPTQ_TOKENS):
-        return None
-    return Refusal(
-        "GPTQCheckpointRequired",
-        f"quantization.weights INT4GPTQ with model.uri {uri}: GPTQ checkpoints are made elsewhere, "
-        f"and this name has none of {', '.join(GPTQ_TOKENS)} in it; name such a checkpoint, or use "
-        "INT4AWQ, which is quantized here",
-        "gptq-is-made-elsewhere",
-    )
-
-
 def attention_by_data_not_on_backend(asked: Asked) -> Refusal | None:
     """Attention by data on a backend that has none."""
     return tensorrt_experts.attention_by_data_not_on_backend(asked.spec)
@@ -261,7 +256,6 @@ SPEC_CHECKS: tuple[Check, ...] = (
     kv_not_on_gpu,
     bfloat16_not_on_gpu,
     kv_without_calibration,
-    not_a_gptq_name,
     attention_by_data_not_on_backend,
     experts_not_in_quantizer,
     reserved_config,

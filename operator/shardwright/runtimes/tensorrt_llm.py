@@ -17,7 +17,7 @@ from shardwright.runner.contract import AdapterServing, Command, ModelFacts
 from shardwright.runtimes import tensorrt_lora, tensorrt_serve, tensorrt_versions
 from shardwright.runtimes.base import ModelSource, Probe, Refusal
 from shardwright.runtimes.tensorrt_checks import SPEC_CHECKS, Asked
-from shardwright.runtimes.tensorrt_model_checks import MODEL_CHECKS
+from shardwright.runtimes.tensorrt_model_checks import MODEL_CHECKS, checkpoint_not_loaded
 from shardwright.runtimes.tensorrt_steps import build_chain
 
 
@@ -40,9 +40,16 @@ class TensorRTLLM:
         asked = Asked(spec, compute if compute and compute > (0, 0) else None, settings)
         return next((refusal for check in SPEC_CHECKS if (refusal := check(asked))), None)
 
-    def refuse_model(self, spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
-        """The first of MODEL_CHECKS that objects."""
-        return next((refusal for check in MODEL_CHECKS if (refusal := check(spec, facts))), None)
+    def refuse_model(
+        self,
+        spec: LLMDeploymentSpec,
+        facts: ModelFacts,
+        compute: tuple[int, int] | None = None,
+    ) -> Refusal | None:
+        """The first of MODEL_CHECKS that objects; a compute capability of 0.0 is unknown."""
+        known = compute if compute and compute > (0, 0) else None
+        found = next((refusal for check in MODEL_CHECKS if (refusal := check(spec, facts))), None)
+        return found or checkpoint_not_loaded(spec, facts, known)
 
     def chain(
         self, spec: LLMDeploymentSpec, model: ModelSource, image: str, settings: Settings

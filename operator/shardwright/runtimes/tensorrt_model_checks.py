@@ -9,10 +9,14 @@ from collections.abc import Callable
 
 from shardwright.api.spec import Backend, LLMDeploymentSpec, WeightPrecision
 from shardwright.runner.contract import ModelFacts
-from shardwright.runtimes import tensorrt_speculative
+from shardwright.runtimes import tensorrt_loads, tensorrt_speculative, tensorrt_versions
 from shardwright.runtimes.base import Refusal
+from shardwright.runtimes.elsewhere import elsewhere
 from shardwright.runtimes.experts import MODEL_CHECKS as EXPERT_CHECKS
+from shardwright.runtimes.loads import loads, refuse_checkpoint
+from shardwright.runtimes.published import kinds
 from shardwright.runtimes.tensorrt_experts import attention_not_in_all_ranks
+from shardwright.runtimes.tensorrt_precision import Compute
 from shardwright.runtimes.tensorrt_steps import CONVERTERS, needs_checkpoint, needs_quantizer
 
 
@@ -78,14 +82,16 @@ def sequence_too_long(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | N
 
 
 def gptq_checkpoint_required(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
-    """INT4GPTQ of a model that is no GPTQ checkpoint."""
-    if spec.quantization.weights is not WeightPrecision.INT4_GPTQ or "gptq" in facts.quantization:
+    """INT4GPTQ of a model that is no GPTQ checkpoint of four bits."""
+    if spec.quantization.weights is not WeightPrecision.INT4_GPTQ or _converted(facts):
         return None
-    found = f"quantized by {facts.quantization}" if facts.quantization else f"in {facts.dtype}"
+    own = " and ".join(kinds(facts))
+    found = f"quantized as {own}" if own else f"in {facts.dtype}"
     return Refusal(
         "GPTQCheckpointRequired",
-        f"quantization.weights INT4GPTQ, but the model's config.json says it is {found}: GPTQ "
-        "checkpoints are made elsewhere; name one, or use INT4AWQ, which is quantized here",
+        f"quantization.weights INT4GPTQ, but model.uri {spec.model.uri} is {found}, as its "
+        f"config.json says: checkpoints of {tensorrt_loads.GPTQ} are made elsewhere; name one, or "
+        "the 16-bit original with INT4AWQ, which is quantized here",
         "gptq-is-made-elsewhere",
     )
 
@@ -96,17 +102,57 @@ def model_already_quantized(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refus
     if not facts.quantization or weights is WeightPrecision.INT4_GPTQ:
         return None
     if weights is WeightPrecision.NONE and backend is Backend.PYTORCH:
-        return None  # served as it comes
-    advice = (
-        "use weights INT4GPTQ"
-        if "gptq" in facts.quantization
-        else "use weights None with engine.backend PyTorch, which serves it as it is"
-    )
+        return None  # served as it comes, or not loaded
     return Refusal(
         "ModelAlreadyQuantized",
-        f"quantization.weights {weights} with engine.backend {backend}, but the model comes "
-        f"quantized by {facts.quantization}; {advice}, or name its 16-bit original",
+        f"quantization.weights {weights} with engine.backend {backend}, but model.uri "
+        f"{spec.model.uri} comes quantized as {' and '.join(kinds(facts))}; name its 16-bit "
+        f"original{_as_it_comes(spec, facts)}",
+        "trtllm-engine-checkpoints",
     )
+
+
+def checkpoint_not_loaded(
+    spec: LLMDeploymentSpec, facts: ModelFacts, compute: Compute | None
+) -> Refusal | None:
+    """A published checkpoint that the backend does not read, or that the GPU cannot compute with.
+
+    The checkpoint's own precision counts, whether it was asked for or not.
+    """
+    named = f"{spec.engine.runtime} {spec.engine.version} with engine.backend {spec.engine.backend}"
+    others = _converter(spec, facts, compute) + elsewhere(spec, facts, compute)
+    return refuse_checkpoint(
+        tensorrt_loads.table(spec),
+        tensorrt_loads.SOURCE,
+        spec,
+        facts,
+        compute,
+        named=named,
+        others=others,
+    )
+
+
+def _converted(facts: ModelFacts) -> bool:
+    """Whether a converter makes an engine's checkpoint of it."""
+    return bool(facts.quantization) and loads(tensorrt_loads.CONVERTED, facts, None)
+
+
+def _as_it_comes(spec: LLMDeploymentSpec, facts: ModelFacts) -> str:
+    """Where a quantized checkpoint is served as it is; the end of a sentence."""
+    ways = []
+    plain = spec.engine.model_copy(update={"backend": Backend.PYTORCH})
+    if loads(tensorrt_loads.table(spec.model_copy(update={"engine": plain})), facts, None):
+        ways.append(", or use weights None with engine.backend PyTorch, which serves it as it is")
+    return "".join([*ways, _converter(spec, facts, None), elsewhere(spec, facts, None)])
+
+
+def _converter(spec: LLMDeploymentSpec, facts: ModelFacts, compute: Compute | None) -> str:
+    """An engine as the way out for a GPTQ checkpoint; the end of a sentence."""
+    fits = _converted(facts) and loads(tensorrt_loads.CONVERTED, facts, compute)
+    known = facts.model_type in CONVERTERS
+    if not fits or not known or not tensorrt_versions.has_builder(spec.engine.version):
+        return ""
+    return ", or use weights INT4GPTQ with engine.backend TensorRT"
 
 
 def converter_missing(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:

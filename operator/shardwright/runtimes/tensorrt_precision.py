@@ -15,6 +15,7 @@ from shardwright.api.spec import Backend, DType, KVPrecision, WeightPrecision
 
 Compute = tuple[int, int]
 
+TURING: Compute = (7, 5)
 AMPERE: Compute = (8, 0)
 ADA: Compute = (8, 9)
 HOPPER: Compute = (9, 0)
@@ -35,6 +36,8 @@ class Span:
     def __str__(self) -> str:
         if self.highest == NEWEST:
             return f"{dotted(self.lowest)} or higher"
+        if self.highest == self.lowest:
+            return dotted(self.lowest)
         return f"{dotted(self.lowest)} to {dotted(self.highest)}"
 
 
@@ -48,12 +51,12 @@ _ON_BOTH = {
     WeightPrecision.NVFP4: Span(BLACKWELL),
     WeightPrecision.W4A8_AWQ: Span(ADA, HOPPER),
     WeightPrecision.INT4_AWQ: Span(AMPERE, HOPPER),
-    WeightPrecision.INT4_GPTQ: Span(AMPERE, HOPPER),
 }
 # In the order in which they are offered as alternatives.
 WEIGHTS: Mapping[Backend, Mapping[WeightPrecision, Span]] = {
     Backend.TENSORRT: {
         **_ON_BOTH,
+        WeightPrecision.INT4_GPTQ: Span(AMPERE, HOPPER),
         WeightPrecision.INT8_SMOOTHQUANT: Span(AMPERE, HOPPER),
         WeightPrecision.INT8: Span(AMPERE, HOPPER),
     },

@@ -88,8 +88,7 @@ def needs_checkpoint(spec: LLMDeploymentSpec) -> bool:
     """Whether a checkpoint is made: always for TensorRT, else only to quantize."""
     if spec.engine.backend is Backend.TENSORRT:
         return True
-    # A GPTQ model comes quantized: it is served as it is.
-    return spec.quantization.weights not in (WeightPrecision.NONE, WeightPrecision.INT4_GPTQ)
+    return spec.quantization.weights is not WeightPrecision.NONE
 
 
 def needs_quantizer(spec: LLMDeploymentSpec) -> bool:

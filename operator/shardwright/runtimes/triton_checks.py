@@ -149,7 +149,6 @@ SPEC_CHECKS: tuple[Check, ...] = (
     engine_checks.bfloat16_not_on_gpu,
     engine_checks.kv_without_calibration,
     no_adapters,
-    engine_checks.not_a_gptq_name,
     engine_checks.attention_by_data_not_on_backend,
     engine_checks.experts_not_in_quantizer,
     speculation_not_supported,

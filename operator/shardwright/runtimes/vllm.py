@@ -22,9 +22,9 @@ from shardwright.runtimes.direct import Absent, Asked, Direct, Offer
 from shardwright.runtimes.direct_runtime import DirectRuntime
 from shardwright.runtimes.flag_files import owned_by
 from shardwright.runtimes.published import method
-from shardwright.runtimes.tensorrt_precision import AMPERE, HOPPER, Span
+from shardwright.runtimes.tensorrt_precision import AMPERE, HOPPER, TURING, Compute, Span
+from shardwright.runtimes.vllm_loads import LOADS
 
-TURING = (7, 5)
 _BEFORE_ADA = Span(TURING, (8, 8))
 _NOTHING = "nothing: the operator starts the ranks of every stage"
 _HTTP = "nothing: Service, probes and the runner ask the pod over plain HTTP without a key"
@@ -130,35 +130,8 @@ ENGINE = Direct(
             "vllm-kv-cache-dtypes",
         ),
     },
-    methods=frozenset(
-        {
-            "awq",
-            "gptq",
-            "fp8",
-            "fbgemm-fp8",
-            "modelopt",
-            "modelopt-fp4",
-            "modelopt-mxfp8",
-            "modelopt-mixed",
-            "compressed-tensors",
-            "experts-int8",
-            "moe-wna16",
-            "quark",
-            "torchao",
-            "inc",
-            "auto-round",
-            "mxfp4",
-            "gpt-oss-mxfp4",
-            # Model Optimizer's algorithms, as hf_quant_config.json names them.
-            "fp8-per-channel-per-token",
-            "fp8-pb-wo",
-            "nvfp4",
-            "w4a16-nvfp4",
-            "mxfp8",
-            "mixed-precision",
-        }
-    ),
-    methods_source="vllm-quantization-methods",
+    loads=LOADS,
+    loads_source="vllm-quantization-methods",
 )
 # Refused by vLLM itself unless it is told to take them.
 _DEPRECATED = frozenset({"fbgemm-fp8", "fp-quant"})
@@ -202,9 +175,11 @@ class VLLM(DirectRuntime):
     engine = ENGINE
     own_checks = (whole_prompts_too_long,)
 
-    def refuse_model(self, spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+    def refuse_model(
+        self, spec: LLMDeploymentSpec, facts: ModelFacts, compute: Compute | None = None
+    ) -> Refusal | None:
         """The first check that objects."""
-        return super().refuse_model(spec, facts) or deprecated_method(spec, facts)
+        return super().refuse_model(spec, facts, compute) or deprecated_method(spec, facts)
 
     def serve_command(self, resolved: Resolved, stage: int = 0) -> Command:
         """`vllm serve`, without an HTTP side on all stages but the first."""

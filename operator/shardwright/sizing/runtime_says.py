@@ -29,11 +29,11 @@ from shardwright.sizing.hardware import NumberType
 from shardwright.sizing.model import Model
 from shardwright.sizing.pools import Pool
 from shardwright.sizing.precisions import sixteen_bit
+from shardwright.sizing.quantized_section import config_of
 from shardwright.sizing.shape import EngineSettings, Precision, Shape
 
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
-_GPTQ = "gptq"
 _UNKNOWN_VERSION = "UnknownVersion"
 _SUFFIX = re.compile(r"(For[A-Z].*|LMHeadModel)$")
 
@@ -57,15 +57,14 @@ def facts_of(model: Model) -> ModelFacts:
         max_positions=model.max_positions,
         dtype=model.dtype,
         quantization=model.checkpoint.method,
+        config=config_of(model.checkpoint),
         experts=model.experts,
         bytes=model.file_bytes,
     )
 
 
 def _uri(model: Model) -> str:
-    """A uri that says what the model is: runtimes tell GPTQ checkpoints by their name."""
-    if model.checkpoint.method == _GPTQ:
-        return f"hf://planned/{_GPTQ}"
+    """A uri for messages."""
     return f"hf://{model.name}" if _HUB_NAME.fullmatch(model.name) else "hf://planned/model"
 
 
@@ -98,7 +97,7 @@ class RuntimeVoice:
         if refusal is not None and refusal.reason == _UNKNOWN_VERSION:
             self._runtime = None
             return None
-        return refusal or self._runtime.refuse_model(spec, self._facts)
+        return refusal or self._runtime.refuse_model(spec, self._facts, pool.compute)
 
     def on_shape(self, pool: Pool, precision: Precision, shape: Shape) -> Refusal | None:
         """Whether the runtime takes the model so split."""
@@ -114,7 +113,7 @@ class RuntimeVoice:
         grouped = shape.expert > 1 or shape.attention_data > 1
         # What a runtime says of a spec without groups was asked for its precision already.
         refused = self._runtime.refuse_spec(spec, pool.compute) if grouped else None
-        return refused or self._runtime.refuse_model(spec, self._facts)
+        return refused or self._runtime.refuse_model(spec, self._facts, pool.compute)
 
     def _spec(self, pool: Pool, precision: Precision) -> LLMDeploymentSpec:
         key = (pool.product, precision)
