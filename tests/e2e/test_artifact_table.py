@@ -66,6 +66,12 @@ BASES: dict[str, Json] = {
         "engine": {"runtime": "VLLM", "backend": None},
         "storage": {"claimName": "direct"},
     },
+    # Of two stages: the candidate is asked.
+    "TensorRT gated": {
+        **_SHAPE,
+        "quantization": {"weights": "FP8", "accuracy": {"task": "gsm8k", "minScore": 60.0}},
+        "storage": {"claimName": "gated"},
+    },
 }
 
 
@@ -84,6 +90,8 @@ class Row:
     engine: int = 0
     candidate: int = 0
     roll: bool = True
+    score: int = 0
+    revision: bool = True  # looked at where nothing rolls
 
     def __str__(self) -> str:
         return f"{self.base}: {self.edit}".replace(" ", "-")
@@ -132,7 +140,7 @@ _SAMPLES: Json = {"quantization": {"calibration": {"samples": 64}}}
 _BUILD = {"checkpoint": 1, "engine": 1, "candidate": 1}
 _ENGINE = {"engine": 1, "candidate": 1}
 _PROOF = {"candidate": 1}
-_NOTHING = {"roll": False}
+_NOTHING = {"roll": False, "revision": False}
 
 ROWS = [
     # With engines: the checkpoint is split for TP and PP, the engine compiled for one GPU.
@@ -232,6 +240,22 @@ ROWS = [
     Row("vLLM", "engine config", {"engine": {"config": {"enable-prefix-caching": False}}}),
     Row("vLLM", "GPU memory fraction", _FRACTION),
     Row("vLLM", "trust remote code", {"model": {"trustRemoteCode": True}}),
+    # What is measured with is in the score; what is only demanded is not.
+    Row("TensorRT gated", "engine config", _CONFIG, score=1, candidate=1),
+    Row("TensorRT gated", "GPU memory fraction", _FRACTION),
+    Row("TensorRT gated", "limits", _BATCH, engine=1, score=1, candidate=1),
+    Row(
+        "TensorRT gated",
+        "another limit",
+        {"quantization": {"accuracy": {"minScore": 50.0}}},
+        roll=False,
+    ),
+    Row(
+        "TensorRT gated",
+        "no gate",
+        {"quantization": {"accuracy": None}},
+        roll=False,
+    ),
 ]
 
 
@@ -348,7 +372,8 @@ def test_an_edit_costs_what_the_table_says_and_nothing_else(world: World, row: R
             "candidates": row.candidate,
             "pods taken down": REPLICAS * _stages(BASES[row.base]) if row.roll else 0,
             "pods made": REPLICAS * stages if row.roll else 0,
-            "revisions": 1 if row.roll else 0,
+            "score": row.score,
+            "revisions": 1 if row.revision else 0,
         }
         assert world.counted(name, mark) == {what: n for what, n in expected.items() if n}
         kept = before & world.uids(name)

@@ -207,6 +207,39 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, Any], str, tuple[str, ...]]] = [
         "ImageUnknown",
         ("spec.engine.version 1.2.9", "TensorRTLLM 1.2.9", "spec.engine.image"),
     ),
+    ("gate_has_tool", {}, {}, "", ()),
+    ("gate_has_tool", {}, {"quantization": {"accuracy": {"task": "mmlu", "maxDrop": 1}}}, "", ()),
+    (
+        "gate_has_tool",
+        {"evaluation_image": "registry.example.com/lm-eval:1"},
+        {
+            **split(2, 2),
+            "quantization": {"accuracy": {"task": "gsm8k", "minScore": 50}},
+        },
+        "",
+        (),
+    ),
+    (
+        "gate_has_tool",
+        {},
+        {
+            **split(2, 2),
+            "quantization": {"accuracy": {"task": "gsm8k", "minScore": 50}},
+        },
+        "EvaluationImageUnknown",
+        ("quantization.accuracy.task gsm8k", "pipeline 2", "evaluationImage", "administrator"),
+    ),
+    (
+        "gate_has_tool",
+        {},
+        {
+            "quantization": {
+                "accuracy": {"task": "perplexity", "dataset": "t", "maxPerplexity": 9}
+            },
+        },
+        "AccuracyTaskNotSupported",
+        ("task perplexity", "runtime TensorRTLLM", "no log probabilities", "VLLM or SGLang"),
+    ),
     ("fabric_known", {}, {}, "", ()),
     (
         "fabric_known",

@@ -47,6 +47,7 @@ REASON_SOURCES = [
     CODE / "runner/__main__.py",
     *sorted((CODE / "runner/contract").glob("[!_]*.py")),
     CODE / "runtimes/experts.py",
+    CODE / "runtimes/evaluation_ways.py",
     CODE / "runtimes/evaluation.py",
     *sorted((CODE / "runtimes").glob("tensorrt_*.py")),
     *sorted((CODE / "runtimes").glob("direct*.py")),
@@ -83,7 +84,7 @@ NOT_REASONS = {
     "ModelNotKnown",  # told as NoPlanPossible
     "Message",  # a type variable
     *("Undecided", "Passed", "Failed"),  # what a gate answers
-    *("TensorRTLLM", "SGLang", "PyTorch"),  # runtimes and a backend
+    "PyTorch",  # a backend
     *("Medusa", "Eagle", "NGram"),  # what a runtime calls methods of speculation
 }
 

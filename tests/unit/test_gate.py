@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from shardwright_standin import commandline
 from tests.golden import specs
+from tests.support.matrix import SOURCES
 
 from shardwright.api.accuracy import Accuracy, Task
 from shardwright.api.serving import WeightPrecision
@@ -44,9 +45,9 @@ from shardwright.runner.contract import (
     StepRequest,
     decode,
 )
-from shardwright.runtimes import evaluation
 from shardwright.runtimes.base import ModelSource, Refusal
-from shardwright.runtimes.evaluation import Baseline, Way, way_of
+from shardwright.runtimes.evaluation import Baseline
+from shardwright.runtimes.evaluation_ways import Way, refuse, way_of
 from shardwright.runtimes.registry import runtime
 
 MMLU: dict[str, Any] = {"task": "mmlu", "samples": 570, "dataset": "data/mmlu"}
@@ -468,16 +469,19 @@ class _Named(str):
         ("TensorRTLLM", 1, "mmlu", Way.TRTLLM_EVAL),
         ("TensorRTLLM", 1, "cnn_dailymail", Way.TRTLLM_EVAL),
         ("TensorRTLLM", 2, "gsm8k", Way.LM_EVAL),
-        ("TensorRTLLM", 2, "cnn_dailymail", "pipeline 2"),
+        ("TensorRTLLM", 2, "cnn_dailymail", Way.LM_EVAL),
         ("TensorRTLLM", 1, "perplexity", "no log probabilities"),
         ("VLLM", 1, "mmlu", Way.LM_EVAL),
         ("SGLang", 2, "gsm8k", Way.LM_EVAL),
         ("VLLM", 2, "perplexity", Way.PERPLEXITY),
         ("SGLang", 1, "perplexity", Way.PERPLEXITY),
-        ("VLLM", 1, "cnn_dailymail", "trtllm-eval"),
+        ("VLLM", 1, "cnn_dailymail", Way.LM_EVAL),
         ("NIM", 1, "mmlu", Way.LM_EVAL),
-        ("NIM", 1, "perplexity", "no log probabilities"),
-        ("Triton", 1, "mmlu", "no OpenAI-style endpoint"),
+        ("NIM", 1, "perplexity", Way.PERPLEXITY),
+        ("Triton", 1, "mmlu", Way.TRTLLM_EVAL),
+        ("Triton", 1, "cnn_dailymail", Way.TRTLLM_EVAL),
+        ("Triton", 2, "mmlu", "pipeline 2: trtllm-eval loads an engine of one stage"),
+        ("Triton", 1, "perplexity", "no OpenAI-style endpoint"),
     ],
 )
 def test_the_table_of_tools(name: str, pipeline: int, task: str, way: Way | str) -> None:
@@ -495,6 +499,7 @@ def test_the_table_of_tools(name: str, pipeline: int, task: str, way: Way | str)
         assert isinstance(found, Refusal)
         assert found.reason == "AccuracyTaskNotSupported"
         assert way in found.message
+        assert found.source in SOURCES
 
 
 def test_perplexity_is_asked_with_passages_that_fit_the_engine() -> None:
@@ -532,9 +537,8 @@ def test_perplexity_is_asked_with_passages_that_fit_the_engine() -> None:
 
 def plan(accuracy: dict[str, Any], domain: int = 8, **changes: Any) -> Any:
     facts = changes.pop("facts", specs.LLAMA_8B)
-    settings = changes.pop("settings", SETTINGS)
     asked = spec(accuracy, **changes)
-    return gate_plan(asked, facts, settings, driver_memory(asked.gpu.product), domain)
+    return gate_plan(asked, facts, driver_memory(asked.gpu.product), domain)
 
 
 def test_a_baseline_takes_the_fewest_gpus_that_hold_it() -> None:
@@ -564,16 +568,77 @@ def test_a_baseline_that_cannot_run_here_is_refused_with_numbers(
 
 def test_a_baseline_is_not_measured_through_a_server() -> None:
     split = {"parallelism": {"tensor": 8, "pipeline": 2}}
-    found = plan({"task": "gsm8k", "maxDrop": 1.0}, **split)
+    found = refuse(spec({"task": "gsm8k", "maxDrop": 1.0}, **split), SETTINGS)
+    assert found is not None
     assert found.reason == "BaselineUnavailable"
     assert "server of its own" in found.message
 
 
 def test_lm_eval_without_an_image_is_refused() -> None:
     split = {"parallelism": {"tensor": 8, "pipeline": 2}}
-    found = plan({"task": "gsm8k", "minScore": 1.0}, settings=specs.SETTINGS, **split)
+    asked = spec({"task": "gsm8k", "minScore": 1.0}, **split)
+    found = refuse(asked, specs.SETTINGS)
+    assert found is not None
     assert found.reason == "EvaluationImageUnknown"
-    assert evaluation.refuse(spec(None), specs.SETTINGS) is None
+    assert refuse(spec(None), specs.SETTINGS) is None
+    before = resolved({"task": "gsm8k", "minScore": 1.0}, **split)
+    assert refuse(asked, specs.SETTINGS, before) is None, "it keeps the image that it had"
+
+
+# What Triton serves
+
+
+@pytest.mark.parametrize("backend", ["TensorRT", "PyTorch"])
+def test_what_triton_serves_is_measured_without_triton(backend: str) -> None:
+    options: dict[str, Any] = {
+        "TensorRT": {"decoupled_mode": False},
+        "PyTorch": {"enable_chunked_prefill": True},
+    }
+    found = resolved(
+        {"task": "mmlu", "minScore": 1.0, "dataset": "data/mmlu"},
+        engine={"runtime": "Triton", "backend": backend, "config": options[backend]},
+        parallelism={"tensor": 2},
+    )
+    plain = resolved(
+        {"task": "mmlu", "minScore": 1.0, "dataset": "data/mmlu"},
+        engine={"runtime": "Triton", "backend": backend},
+        parallelism={"tensor": 2},
+    )
+    assert found.gate is not None
+    assert plain.gate is not None
+    one = found.gate.score
+    assert (one.gpus, one.asks_leader, one.image) == (2, False, found.image)
+    parsed = commandline.parse("trtllm-eval", one.commands[0].argv[1:])
+    assert parsed.values["backend"] == backend.lower()
+    assert parsed.values["model"].endswith(f"{found.serve_step}/{found.serve_key}")
+    # Options of Triton's own models are none of the engine's, those of the LLM API are.
+    engine = backend == "TensorRT"
+    assert (found.gate.score.key == plain.gate.score.key) is engine
+    assert not set(options["TensorRT"]) & set(one.config)
+    assert set(options["PyTorch"]) <= set(one.config) or engine
+
+
+def test_summaries_are_asked_for_in_lm_eval_s_words() -> None:
+    found = resolved(
+        {"task": "cnn_dailymail", "minScore": 30.0, "samples": 100},
+        parallelism={"tensor": 8, "pipeline": 2},
+    )
+    assert found.gate is not None
+    parsed = commandline.parse("lm_eval", found.gate.score.commands[0].argv[1:])
+    assert (parsed.values["tasks"], parsed.values["num_fewshot"], parsed.values["limit"]) == (
+        "cnn_dailymail_abisee",
+        0,
+        100,
+    )
+
+
+def test_options_that_are_measured_with_are_in_the_score_s_key_and_memory_is_not() -> None:
+    asked = {"task": "mmlu", "minScore": 1.0}
+    plain = resolved(asked)
+    option = resolved(asked, engine={"config": {"enable_chunked_prefill": True}})
+    memory = resolved(asked, engine={"limits": {"gpuMemoryFraction": 0.5}})
+    assert option.proof_key != plain.proof_key
+    assert memory.proof_key == plain.proof_key
 
 
 # What to try next

@@ -70,6 +70,7 @@ class World:
         self.made: list[str] = []  # steps
         self.born = 0
         self.generation = 0
+        self.fetched = True  # whether the model is there from the start
         self.spec: AskedSpec
         self.decision: Decision
 
@@ -88,17 +89,16 @@ class World:
         self.spec = AskedSpec.read({**base, **changes})
         self.generation += 1
         key = (specs.CLAIM.uid, STEP_MODEL, model_key(self.spec))
-        self.records.setdefault(
-            key,
-            Record(
-                STEP_MODEL,
-                key[2],
-                specs.CLAIM.uid,
-                RecordState.READY,
-                commit="abc",
-                facts=specs.LLAMA_8B,
-            ),
+        there = Record(
+            STEP_MODEL,
+            key[2],
+            specs.CLAIM.uid,
+            RecordState.READY,
+            commit="abc",
+            facts=specs.LLAMA_8B,
         )
+        if self.fetched:
+            self.records.setdefault(key, there)
         self.settle()
 
     def situation(self) -> Situation:
@@ -171,6 +171,8 @@ class World:
         artifact = intent.artifact
         self.made.append(artifact.step)
         told = Report(DONE, step=artifact.step, key=artifact.key)
+        if artifact.step == STEP_MODEL:
+            told = replace(told, facts=specs.LLAMA_8B, commit="abc")
         if artifact.step == STEP_SCORE:
             backend = str(artifact.inputs["of"]["backend"])  # type: ignore[index]
             self.measured.append(backend)
@@ -395,22 +397,61 @@ def test_scores_that_fail_for_good_stall_and_free_the_candidate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "reason"),
+    ("accuracy", "changes", "reason"),
     [
-        ({"task": "perplexity", "maxPerplexity": 9.0, "dataset": "t"}, "AccuracyTaskNotSupported"),
-        ({**MMLU, "maxDrop": 1.0}, "BaselineUnavailable"),
+        (
+            {"task": "perplexity", "maxPerplexity": 9.0, "dataset": "t"},
+            {},
+            "AccuracyTaskNotSupported",
+        ),
+        ({**MMLU, "maxDrop": 1.0}, {"parallelism": {"tensor": 2, "pipeline": 2}}, "Baseline"),
+        (
+            {**MMLU, "minScore": 1.0},
+            {
+                "engine": {"runtime": "Triton", "backend": "TensorRT"},
+                "parallelism": {"tensor": 2, "pipeline": 2},
+            },
+            "AccuracyTaskNotSupported",
+        ),
+        ({"task": "gsm8k", "minScore": 1.0}, {"engine": {"runtime": "VLLM"}}, "EvaluationImage"),
+        # An open shape, where neither one stage nor several could be measured.
+        (
+            {"task": "perplexity", "maxPerplexity": 9.0, "dataset": "t"},
+            {"parallelism": None, "gpu": None},
+            "AccuracyTaskNotSupported",
+        ),
     ],
 )
-def test_a_gate_that_cannot_be_is_refused_before_anything_is_built(
-    accuracy: dict[str, Any], reason: str
+def test_a_gate_without_a_tool_is_refused_before_anything_is_fetched(
+    accuracy: dict[str, Any], changes: dict[str, Any], reason: str
 ) -> None:
     world = World()
-    world.edit()
-    made, pods = list(world.made), list(world.pods)
-    split = {"tensor": 2, "pipeline": 2} if reason == "BaselineUnavailable" else {"tensor": 1}
-    world.edit(accuracy, quantization={"weights": "INT4AWQ"}, parallelism={"pipeline": 1, **split})
-    assert world.condition("Accepted")[:2] == ("False", reason)
-    assert (world.made, world.pods) == (made, pods)
+    world.settings = Settings(evaluation_image=None if reason == "EvaluationImage" else IMAGE)
+    world.fetched = False
+    world.edit(accuracy, **changes)
+    status, found, _ = world.condition("Accepted")
+    assert (status, found.startswith(reason)) == ("False", True)
+    assert world.condition("Stalled")[:2] == ("True", found)
+    assert (world.made, world.pods) == ([], [])
+
+
+def test_an_open_shape_that_one_stage_could_measure_is_fetched() -> None:
+    world = World()
+    world.fetched = False
+    world.edit({**MMLU, "maxDrop": 1.0}, parallelism=None)
+    assert world.made == ["model"]
+    assert world.condition("ModelReady")[0] != "False"
+
+
+def test_a_gate_keeps_its_tool_when_the_settings_lose_it() -> None:
+    world = World(TensorRT=60.0)
+    gsm8k = {"task": "gsm8k", "minScore": 50.0}
+    split = {"tensor": 2, "pipeline": 2}
+    world.edit(gsm8k, parallelism=split)
+    world.edit(parallelism=split)
+    world.settings = Settings(evaluation_image=None)
+    world.edit(gsm8k, parallelism=split)
+    assert world.condition("Ready")[:2] == ("True", "AllReplicasReady")
 
 
 # What becomes of a candidate that is asked

@@ -159,7 +159,7 @@ def _baseline(
 ) -> Baseline | Refusal | None:
     """Where the baseline of the spec's gate is measured, or why its gate cannot be."""
     memory, domain = _gpus(situation, spec)
-    return gate_plan(spec, facts, situation.settings, memory, domain)
+    return gate_plan(spec, facts, memory, domain)
 
 
 def _plan(

@@ -1,6 +1,7 @@
 """Where the unquantized model can be measured: the fewest GPUs of one node that hold it.
 
-Also what stands against a gate, told with numbers before anything is built.
+Where nothing holds it, that is told with numbers before anything is built. What stands against a
+gate by spec and settings alone is told by `checks`, before the model is fetched.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from shardwright.api.serving import (
     Quantization,
     WeightPrecision,
 )
-from shardwright.api.settings import Settings
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.observe.gpus import DriverMemory
 from shardwright.plan.question import model_of
@@ -40,23 +40,20 @@ _WAYS_OUT = (
 def gate_plan(
     spec: LLMDeploymentSpec,
     facts: ModelFacts,
-    settings: Settings,
     gpu: DriverMemory,
     domain: int,
 ) -> Baseline | Refusal | None:
     """Where a gate's baseline is measured; None when nothing has to be, a refusal when nothing can.
 
     Args:
-        spec: A spec with nothing open.
+        spec: A spec with nothing open, whose gate has a tool.
         facts: Its model's.
-        settings: Which evaluation image there is.
         gpu: Memory of one GPU of the spec's product.
         domain: GPUs of the product that one node, or one NVLink island of it, has.
     """
-    refused = evaluation.refuse(spec, settings)
     accuracy = spec.quantization.accuracy
-    if refused is not None or accuracy is None or not accuracy.measures_baseline:
-        return refused
+    if accuracy is None or not accuracy.measures_baseline:
+        return None
     if facts.quantization:
         return Refusal(
             "BaselineUnavailable",

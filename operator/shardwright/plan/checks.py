@@ -24,7 +24,9 @@ from shardwright.plan.inventory import (
     split_that_fits,
 )
 from shardwright.plan.resolve import image_of, source_claim
+from shardwright.plan.revisions import wish_of
 from shardwright.plan.situation import Situation
+from shardwright.runtimes import evaluation_ways
 from shardwright.runtimes.base import Refusal
 from shardwright.runtimes.registry import runtime
 from shardwright.words import counted
@@ -123,6 +125,33 @@ def engine_fits(asked: Asked) -> Refusal | None:
     # Values to which no runtime objects stand in for what is open.
     spec = asked.spec.filled(product="open", tensor=MAX_TENSOR, pipeline=1)
     return runtime(engine.runtime).refuse_spec(spec, compute, settings)
+
+
+def gate_has_tool(asked: Asked) -> Refusal | None:
+    """A tool for the accuracy gate's task; of an open shape, for one stage or for several.
+
+    A gate that was resolved before keeps the tool's image that it had.
+    """
+    situation = asked.situation
+    revisions = situation.revisions
+    wish = wish_of(
+        situation.spec_digest,
+        situation.deployment.restarted_at,
+        asked.claim.uid if asked.claim is not None else "",
+    )
+    before = next(
+        (one for one in revisions if one.means(wish)), revisions[-1] if revisions else None
+    )
+    refused = [
+        evaluation_ways.refuse(
+            # An open product and tensor decide nothing here.
+            asked.spec.filled(product="open", tensor=MAX_TENSOR, pipeline=stages),
+            situation.settings,
+            before.resolved if before is not None else None,
+        )
+        for stages in ((asked.spec.pipeline,) if asked.spec.pipeline else (1, 2))
+    ]
+    return refused[0] if all(refused) else None
 
 
 def claim_exists(asked: Asked) -> Refusal | None:
@@ -275,6 +304,7 @@ CHECKS: tuple[Check, ...] = (
     *HARDWARE_CHECKS,
     engine_fits,
     image_known,
+    gate_has_tool,
     fabric_known,
     claim_exists,
     source_exists,

@@ -1,31 +1,22 @@
-"""With which tool an accuracy gate measures, and the command line that does it.
+"""The measurements of an accuracy gate: keys, images, GPUs, and the tools' command lines.
 
-    runtime            stages  tasks                        tool            asks        GPUs
-    TensorRTLLM        1       mmlu, gsm8k, cnn_dailymail   trtllm-eval     its own     tensor
-    TensorRTLLM        > 1     mmlu, gsm8k                  lm_eval         candidate   none
-    VLLM, SGLang       any     mmlu, gsm8k                  lm_eval         candidate   none
-    VLLM, SGLang       any     perplexity                   the runner      candidate   none
-    NIM                any     mmlu, gsm8k                  lm_eval         candidate   none
-
-`trtllm-eval` takes what is served (engine or checkpoint) into a pod of its own, which is one node:
-an engine of several stages is asked where it runs. lm_eval's `mmlu` compares log probabilities of
-the prompt; of a server that does not tell those the letter that it writes is taken
-(`mmlu_generative`). A baseline is measured by trtllm-eval alone: elsewhere it would take a second
-server, and is given as a number.
+Which tool measures what is in `evaluation_ways`. lm_eval's `mmlu` compares log probabilities of the
+prompt; of a server that does not tell those the letter that it writes is taken (`mmlu_generative`).
+A baseline is measured by trtllm-eval alone: elsewhere it would take a second server, and is given
+as a number.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwright.api.accuracy import Accuracy, Task
 from shardwright.api.names import PORT_HTTP
 from shardwright.api.settings import Settings
-from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.api.spec import LLMDeploymentSpec, Runtime
 from shardwright.observe.quantity import to_millis, to_whole
 from shardwright.observe.world import Resources
 from shardwright.resolved import Resolved, Score
@@ -43,32 +34,19 @@ from shardwright.runner.contract import (
 )
 from shardwright.runtimes import tensorrt_serve
 from shardwright.runtimes.base import ModelSource, Refusal
+from shardwright.runtimes.evaluation_ways import ECHO, Way, lm_eval_image, way_of
 from shardwright.runtimes.tensorrt_precision import model_dtype
-
-# Runtimes whose image holds trtllm-eval.
-_OWN_TOOL = frozenset({"TensorRTLLM"})
-# Runtimes that answer POST /v1/completions. Triton's own endpoints are KServe's.
-_OPENAI = frozenset({"TensorRTLLM", "VLLM", "SGLang", "NIM"})
-# Servers that repeat a prompt with its log probabilities (echo and logprobs of /v1/completions).
-# trtllm-serve takes both fields, and asks its engine for no log probabilities of the prompt:
-# NVIDIA/TensorRT-LLM, tensorrt_llm/serve/openai_protocol.py at 0076e939, CompletionRequest.
-_ECHO = frozenset({"VLLM", "SGLang"})
 
 # Requests at a time that lm_eval sends, and tokens that it writes at most.
 _CONCURRENT = 8
-_FEWSHOT = {Task.MMLU: 5, Task.GSM8K: 5}
+_FEWSHOT = {Task.MMLU: 5, Task.GSM8K: 5, Task.CNN_DAILYMAIL: 0}
+# EleutherAI/lm-evaluation-harness v0.4.9.2, lm_eval/tasks/cnn_dailymail: it has ROUGE-1 of the same
+# articles, in other words than trtllm-eval asks for it.
+_SUMMARIES = "cnn_dailymail_abisee"
 _SUBJECTS = 57  # subtasks of mmlu: lm_eval's --limit counts in each of them
 _PASSAGE_BYTES = 4096
 BASELINE_BATCH, BASELINE_TOKENS = 64, 8192
 _HOST_ROOM = 1.2
-
-
-class Way(StrEnum):
-    """How a score is measured."""
-
-    TRTLLM_EVAL = "trtllm-eval"
-    LM_EVAL = "lm_eval"
-    PERPLEXITY = "perplexity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,69 +54,6 @@ class Baseline:
     """The unquantized model on one node: tensor-parallel ranks that hold it."""
 
     tensor: int
-
-
-def way_of(spec: LLMDeploymentSpec, accuracy: Accuracy) -> Way | Refusal:
-    """The table at the top: with which tool a spec's gate measures, or why with none."""
-    name, task = spec.engine.runtime.value, accuracy.task
-    own = name in _OWN_TOOL and spec.parallelism.pipeline == 1
-    if task is Task.PERPLEXITY:
-        if name in _ECHO:
-            return Way.PERPLEXITY
-        return _not_supported(
-            accuracy,
-            f"the server of runtime {name} tells no log probabilities of a prompt; use mmlu or "
-            "gsm8k, or runtime VLLM or SGLang",
-        )
-    if own:
-        return Way.TRTLLM_EVAL
-    if name not in _OPENAI:
-        return _not_supported(
-            accuracy,
-            f"runtime {name} has no evaluation tool and no OpenAI-style endpoint to ask; leave "
-            "quantization.accuracy out, or use another runtime",
-        )
-    if task is Task.CNN_DAILYMAIL:
-        return _not_supported(
-            accuracy,
-            "cnn_dailymail is measured by trtllm-eval, which loads an engine of one stage into one "
-            f"pod; here are runtime {name} and pipeline {spec.parallelism.pipeline}: use gsm8k or "
-            "mmlu",
-        )
-    return Way.LM_EVAL
-
-
-def _not_supported(accuracy: Accuracy, why: str) -> Refusal:
-    return Refusal(
-        "AccuracyTaskNotSupported", f"quantization.accuracy.task {accuracy.task.value}: {why}"
-    )
-
-
-def refuse(spec: LLMDeploymentSpec, settings: Settings) -> Refusal | None:
-    """Why the gate of a spec cannot measure, told before anything is built."""
-    accuracy = spec.quantization.accuracy
-    if accuracy is None:
-        return None
-    way = way_of(spec, accuracy)
-    if isinstance(way, Refusal):
-        return way
-    if way is Way.LM_EVAL and not settings.evaluation_image:
-        return Refusal(
-            "EvaluationImageUnknown",
-            f"quantization.accuracy.task {accuracy.task.value} with runtime "
-            f"{spec.engine.runtime.value} and pipeline {spec.parallelism.pipeline} is measured by "
-            "lm_eval, and the operator's settings name no evaluationImage that holds it (lm_eval "
-            "0.4.9 or later, with its extra `api`); have the administrator set it",
-        )
-    if accuracy.measures_baseline and way is not Way.TRTLLM_EVAL:
-        return Refusal(
-            "BaselineUnavailable",
-            f"quantization.accuracy.baseline Measure: with {way.value} the unquantized model would "
-            "need a server of its own beside the candidate, which the gate does not start; give "
-            'its score (baseline: "68.2"), or a limit without a baseline (minScore, '
-            "maxPerplexity)",
-        )
-    return None
 
 
 def score_of(
@@ -155,10 +70,9 @@ def score_of(
         raise ValueError(way.message)  # noqa: TRY004 - a spec that was not accepted
     own = way is Way.TRTLLM_EVAL
     image = _image(way, resolved, settings, previous)
-    options = dict(resolved.spec.engine.config)
     inputs: dict[str, object] = {
         "of": dict(resolved.proof_inputs),
-        "options": options or None,
+        "options": _options(resolved, own=own) or None,
         **_measured(accuracy, way),
         # The runner is part of no key.
         "toolImage": image if way is Way.LM_EVAL else None,
@@ -251,16 +165,27 @@ def _image(way: Way, resolved: Resolved, settings: Settings, previous: Resolved 
         return resolved.image
     if way is Way.PERPLEXITY:
         return settings.operator_image
-    if previous is not None and previous.gate is not None:
-        old = previous.gate.score
-        if old.commands[0].tool == TOOL_LM_EVAL:
-            return old.image
-    return settings.evaluation_image or ""
+    return lm_eval_image(settings, previous)
+
+
+def _options(resolved: Resolved, *, own: bool) -> dict[str, Any]:
+    """The user's own options that are measured with.
+
+    They may well decide what is answered (a KV cache's precision, the kernels of experts), so they
+    are in the score's key. Where Triton serves an engine they are of Triton's models, which
+    trtllm-eval does without.
+    """
+    spec = resolved.spec
+    of_triton = spec.engine.runtime is Runtime.TRITON and resolved.serve_step == STEP_ENGINE
+    return {} if own and of_triton else dict(spec.engine.config)
 
 
 def _config(resolved: Resolved) -> dict[str, Any]:
     """What is served is what is measured: the server's own configuration."""
-    return dict(tensorrt_serve.serve_config(resolved))
+    options = _options(resolved, own=True)
+    engine = resolved.spec.engine.model_copy(update={"config": options})
+    spec = resolved.spec.model_copy(update={"engine": engine})
+    return dict(tensorrt_serve.serve_config(replace(resolved, spec=spec)))
 
 
 def _command(way: Way, resolved: Resolved, model: ModelSource, accuracy: Accuracy) -> Command:
@@ -313,10 +238,12 @@ def _task(accuracy: Accuracy) -> tuple[str, ...]:
 
 def _lm_eval(resolved: Resolved, model: ModelSource, accuracy: Accuracy) -> Command:
     spec = resolved.spec
-    echo = spec.engine.runtime.value in _ECHO
+    echo = spec.engine.runtime.value in ECHO
     task = accuracy.task.value
     if accuracy.task is Task.MMLU and not echo:
         task = "mmlu_generative"
+    elif accuracy.task is Task.CNN_DAILYMAIL:
+        task = _SUMMARIES
     arguments = {
         "base_url": f"http://{{leader}}:{PORT_HTTP}/v1/completions",
         "model": spec.model.served_name,

@@ -22,11 +22,12 @@ _LOGGED: Mapping[str, re.Pattern[str]] = {
     "cnn_dailymail": re.compile(r"\brouge1: ([0-9.]+)"),
 }
 # Which number of lm_eval's results counts, by the task it was given: the metric and its filter.
-# EleutherAI/lm-evaluation-harness v0.4.9.2, lm_eval/tasks/{gsm8k,mmlu}.
+# EleutherAI/lm-evaluation-harness v0.4.9.2, lm_eval/tasks/{gsm8k,mmlu,cnn_dailymail}.
 _METRICS: Mapping[str, str] = {
     "gsm8k": "exact_match,strict-match",
     "mmlu": "acc,none",
     "mmlu_generative": "exact_match,get_response",
+    "cnn_dailymail_abisee": "rouge1,none",
 }
 _PER_CENT = 100
 
