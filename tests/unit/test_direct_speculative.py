@@ -13,6 +13,7 @@ from tests.unit.test_speculative import DRAFT, OWN, drafted
 
 from shardwright.api.spec import LLMDeploymentSpec, SpeculationMethod
 from shardwright.observe.world import Record, RecordState
+from shardwright.plan.draft_checks import refuse_draft
 from shardwright.plan.drafts import draft_folder
 from shardwright.plan.resolve import model_key, resolve
 from shardwright.resolved import Resolved
@@ -119,6 +120,43 @@ def test_the_configuration_is_one_word_that_no_placeholder_is_taken_for() -> Non
     assert json.loads(text)["method"] == "ngram"
     assert " " not in text
     assert not {"{out}", "{scratch}", "{model}", "{stage}"} & {text}
+
+
+@pytest.mark.parametrize("method", ["DraftModel", "Eagle", "Eagle3", "NGram", "MTP"])
+def test_vllm_drafts_over_stages_where_the_model_hands_its_states_on(method: str) -> None:
+    """The draft runs on the last stage; Eagle3 alone reads what earlier stages computed."""
+    spec = asked("VLLM", method, parallelism={"tensor": 2, "pipeline": 2})
+    assert refused(spec) is None
+    found = refused(spec, MIXTRAL)
+    if method != "Eagle3":
+        assert found is None
+        return
+    assert found is not None
+    assert (found.reason, found.source) == ("SpeculationNotSupported", "vllm-eagle3-stages")
+    assert found.message == (
+        "speculative.method Eagle3 with parallelism.pipeline 2: vLLM 0.33.0 hands "
+        "MixtralForCausalLM's hidden states on to no later stage; use one stage, or another method "
+        "of DraftModel, Eagle, MTP, NGram"
+    )
+    assert refused(asked("VLLM", method, parallelism={"tensor": 2}), MIXTRAL) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "fits"), [("DraftModel", False), ("Eagle3", False), ("NGram", True)]
+)
+def test_a_draft_is_split_as_its_model_is(method: str, fits: bool) -> None:
+    draft = specs.facts(heads=12, kv_heads=4)
+    spec = asked("VLLM", method, parallelism={"tensor": 8})
+    found = refuse_draft(spec, specs.LLAMA_8B, draft)
+    assert (found is None) is fits
+    if found is not None:
+        assert (found.reason, found.source) == ("DraftDoesNotFit", "draft-tensor-ranks")
+        assert found.message.endswith(
+            "has 12 attention heads, which 8 tensor ranks cannot share evenly, and a draft is "
+            "split as its model is; use one whose heads 8 divides, or so few ranks as 6"
+        )
+    four = asked("VLLM", method, parallelism={"tensor": 8, "attentionData": 2})
+    assert refuse_draft(four, specs.LLAMA_8B, draft) is None
 
 
 NOT_ON_SGLANG = {

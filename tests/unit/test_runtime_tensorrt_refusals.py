@@ -266,6 +266,36 @@ def test_engine_config_takes_only_keys_that_the_runtime_knows_and_the_operator_d
     assert (found, part in message) == (reason, True)
 
 
+CHUNKS = {"enable_chunked_prefill": True}
+REUSE = {"kv_cache_config": {"enable_block_reuse": True}}
+NO_PAGES = {"plugins": {"pagedContextFMHA": False}}
+
+
+@pytest.mark.parametrize(
+    ("path", "config"),
+    [("enable_chunked_prefill", CHUNKS), ("kv_cache_config.enable_block_reuse", REUSE)],
+)
+def test_an_engine_without_paged_context_takes_no_chunks_and_reuses_nothing(
+    path: str, config: dict[str, Any]
+) -> None:
+    assert refused(engine={"config": config}) == ("", "")
+    assert refused(engine={"config": config, "backend": "PyTorch"}) == ("", "")
+    off = dict.fromkeys(config, {"enable_block_reuse": False} if config is REUSE else False)
+    assert refused(engine={"config": off, "build": NO_PAGES}) == ("", "")
+    reason, message = refused(engine={"config": config, "build": NO_PAGES})
+    assert reason == "UnknownEngineConfig"
+    assert message == (
+        f"engine.config.{path} needs an engine with paged context attention, which this one has "
+        "not: engine.build.plugins.pagedContextFMHA is false; set it to true, or leave "
+        f"{path} out"
+    )
+    cached = refused(engine={"config": config}, quantization={"weights": "None", "kvCache": "INT8"})
+    assert cached[1].endswith(
+        "quantization.kvCache INT8 with weights None excludes it; use kvCache None, or leave "
+        f"{path} out"
+    )
+
+
 @pytest.mark.parametrize(
     ("shape", "model", "reason", "parts"),
     [

@@ -227,6 +227,19 @@ def test_adapters_are_refused_with_a_source(backend: str) -> None:
     assert (found.reason, bool(found.source)) == ("LoRANotSupported", True)
 
 
+def test_adapters_of_a_later_version_are_refused_for_what_is_so_there() -> None:
+    engine = {"backend": "PyTorch", "version": "1.3.0rc14", "image": "registry.example.com/t:1"}
+    found = refusal(engine=engine, lora={"maxRank": 8})
+    assert found is not None
+    assert (found.reason, found.source) == ("LoRANotSupported", "triton-llmapi-lora-since")
+    assert found.message == (
+        "lora with Triton with TensorRT-LLM 1.3.0rc14 and engine.backend PyTorch: inputs that name "
+        "one came to its model of the LLM API after 1.2, and no release of Triton is known to hold "
+        "a later TensorRT-LLM than 1.2.1: none is served from the claim; use engine.runtime "
+        "TensorRTLLM or VLLM, or leave lora out"
+    )
+
+
 def test_a_model_with_code_of_its_own_needs_trust() -> None:
     """The image's preprocessing loads the tokenizer with trust_remote_code on."""
     asked = specs.spec(engine={"runtime": "Triton"})

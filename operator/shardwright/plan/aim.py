@@ -129,8 +129,10 @@ def _filled(
     if isinstance(found, Refusal):
         return found
     planned = Planned(spec, found.chosen, found.room, found.reasons)
-    refused = accept(situation, asked_of(found.spec)) or engine.refuse_model(
-        found.spec, facts, _compute(situation, found.spec)
+    refused = (
+        accept(situation, asked_of(found.spec))
+        or engine.refuse_model(found.spec, facts, _compute(situation, found.spec))
+        or refuse_draft(found.spec, facts, draft)
     )
     return refused or (found.spec, planned)
 

@@ -247,6 +247,7 @@ SHAPE_CHECKS: tuple[ModelCheck, ...] = (
     heads_not_divisible,
     more_stages_than_layers,
     sequence_too_long,
+    direct_speculative.drafts_over_stages,
 )
 CheckpointCheck = Callable[[Direct, LLMDeploymentSpec, ModelFacts], Refusal | None]
 CHECKPOINT_CHECKS: tuple[CheckpointCheck, ...] = (

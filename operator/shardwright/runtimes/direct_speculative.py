@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from shardwright.api.spec import LLMDeploymentSpec, Runtime, SpeculationMethod
 from shardwright.resolved import Draft
+from shardwright.runner.contract import ModelFacts
 from shardwright.runtimes.base import Refusal
 
 # --speculative-config's `method` (vllm/config/speculative.py, SpeculativeMethod).
@@ -33,6 +34,17 @@ SGLANG_ALGORITHMS: Mapping[SpeculationMethod, str] = {
     SpeculationMethod.NGRAM: "NGRAM",
     SpeculationMethod.MTP: "NEXTN",
 }
+# Architectures whose layers hand their states on to later stages: those made of LlamaModel,
+# Qwen2Model, Qwen3Model and SarvamMLAModel (`supports_aux_hidden_states_over_pp`).
+_HAND_ON_WORDS = """
+Ernie4_5ForCausalLM IQuestCoderForCausalLM InternLM3ForCausalLM LLaMAForCausalLM
+Llama4ForCausalLM Llama4ForConditionalGeneration LlamaForCausalLM
+LlavaForConditionalGeneration Ministral3ForCausalLM Mistral3ForConditionalGeneration
+MistralForCausalLM Phi3ForCausalLM PixtralForConditionalGeneration Qwen2ForCausalLM
+Qwen2_5_VLForConditionalGeneration Qwen3ForCausalLM Qwen3VLForConditionalGeneration
+SarvamMLAForCausalLM TeleChat2ForCausalLM TeleChat3ForCausalLM TeleFLMForCausalLM
+"""
+_HAND_ON = frozenset(_HAND_ON_WORDS.split())
 VLLM_OWNED = (("speculative", ("speculative-config", "spec-method", "spec-model", "spec-tokens")),)
 SGLANG_OWNED = (
     ("speculative.method", ("speculative-algorithm", "speculative-eagle-topk")),
@@ -78,6 +90,27 @@ def refuse(spec: LLMDeploymentSpec) -> Refusal | None:
             source=_WITHOUT[name],
         )
     return _refuse_sglang(spec, wish.method) if name is Runtime.SGLANG else None
+
+
+def drafts_over_stages(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+    """Eagle3 over stages in vLLM: layers of all stages must hand their states on to the last.
+
+    vLLM runs the draft on the last stage alone, whatever the method; only Eagle3 reads states of
+    layers that lie on other stages.
+    """
+    wish, stages = spec.speculative, spec.parallelism.pipeline
+    if spec.engine.runtime is not Runtime.VLLM or wish is None or stages == 1:
+        return None
+    if wish.method is not SpeculationMethod.EAGLE3 or facts.architecture in _HAND_ON:
+        return None
+    return Refusal(
+        "SpeculationNotSupported",
+        f"speculative.method Eagle3 with parallelism.pipeline {stages}: vLLM "
+        f"{spec.engine.version} hands {facts.architecture}'s hidden states on to no later stage; "
+        "use one stage, or another method of "
+        f"{', '.join(sorted(set(VLLM_METHODS) - {SpeculationMethod.EAGLE3}))}",
+        source="vllm-eagle3-stages",
+    )
 
 
 def _refuse_sglang(spec: LLMDeploymentSpec, method: SpeculationMethod) -> Refusal | None:

@@ -27,6 +27,7 @@ from shardwright.runtimes import (
     tensorrt_versions,
 )
 from shardwright.runtimes.base import Refusal
+from shardwright.runtimes.tensorrt_paged import without_paged_context
 from shardwright.runtimes.tensorrt_precision import Compute, Span, dotted
 
 
@@ -233,6 +234,19 @@ def unknown_config(asked: Asked) -> Refusal | None:
     return tensorrt_config.unknown_config(asked.spec)
 
 
+def config_not_for_engine(asked: Asked) -> Refusal | None:
+    """A switch that the engine is not built for."""
+    if asked.backend is not Backend.TENSORRT:
+        return None
+    config = asked.spec.engine.config
+    cache = config.get(tensorrt_config.KV_CACHE) or {}
+    switches = {
+        "enable_chunked_prefill": config.get("enable_chunked_prefill"),
+        f"{tensorrt_config.KV_CACHE}.enable_block_reuse": cache.get("enable_block_reuse"),
+    }
+    return without_paged_context(asked.spec, (path for path, on in switches.items() if on is True))
+
+
 def _not_on_gpu(asked: Asked, compute: Compute, what: str, span: Span, choice: str) -> Refusal:
     return Refusal(
         "PrecisionNotSupported",
@@ -261,4 +275,5 @@ SPEC_CHECKS: tuple[Check, ...] = (
     reserved_config,
     owned_by_lora,
     unknown_config,
+    config_not_for_engine,
 )

@@ -91,14 +91,23 @@ def no_adapters(asked: Asked) -> Refusal | None:
     """Adapters, which Triton's models take in no form that an operator could provide."""
     if asked.spec.lora is None:
         return None
-    why, source = (
-        ("its model takes an adapter's weights as tensors of a request", "triton-lora-tensors")
-        if asked.backend is Backend.TENSORRT
-        else ("its model of the LLM API has no input that names one", "triton-llmapi-no-lora")
-    )
+    version = asked.spec.engine.version
+    if asked.backend is Backend.TENSORRT:
+        why = "its model takes an adapter's weights as tensors of a request, and none is loaded"
+        source = "triton-lora-tensors"
+    elif tensorrt_versions.has_builder(version):
+        why = "its model of the LLM API has no input that names one, and none is loaded"
+        source = "triton-llmapi-no-lora"
+    else:
+        last = triton_versions.KNOWN_VERSIONS[-1]
+        why = (
+            "inputs that name one came to its model of the LLM API after 1.2, and no release of "
+            f"Triton is known to hold a later TensorRT-LLM than {last}: none is served"
+        )
+        source = "triton-llmapi-lora-since"
     return Refusal(
         "LoRANotSupported",
-        f"lora with {asked.version} and engine.backend {asked.backend}: {why}, and none is loaded "
+        f"lora with {asked.version} and engine.backend {asked.backend}: {why} "
         "from the claim; use engine.runtime TensorRTLLM or VLLM, or leave lora out",
         source=source,
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.runtimes.base import Refusal
-from shardwright.runtimes.tensorrt_steps import paged_context_fmha
+from shardwright.runtimes.tensorrt_paged import without_paged_context
 from shardwright.runtimes.triton_model_config import Value
 
 _LARGEST = 2**31 - 1
@@ -113,6 +113,8 @@ OPTIONS: Mapping[str, Option] = {
     "skip_special_tokens": _flag(Place.POSTPROCESSING),
     "stats_check_period_ms": _count(Place.ENGINE, 1),
 }
+# What an engine must be built for.
+PAGED = ("enable_chunked_context", "enable_kv_cache_reuse")
 _SPLIT = "parallelism (the ranks of a replica are one model)"
 # What the operator sets, and where the user asks for it.
 RESERVED: Mapping[str, str] = {
@@ -169,7 +171,9 @@ def refused_option(spec: LLMDeploymentSpec) -> Refusal | None:
             return Refusal(
                 "UnknownEngineConfig", f"{path} is {value!r}, and it must be {option.takes}"
             )
-    return _decoding_of_heads(spec) or _without_paged_context(spec)
+    return _decoding_of_heads(spec) or without_paged_context(
+        spec, (name for name in PAGED if spec.engine.config.get(name) is True)
+    )
 
 
 def _decoding_of_heads(spec: LLMDeploymentSpec) -> Refusal | None:
@@ -180,17 +184,3 @@ def _decoding_of_heads(spec: LLMDeploymentSpec) -> Refusal | None:
         "ReservedEngineConfig",
         "engine.config.decoding_mode is set by the operator; use speculative instead",
     )
-
-
-def _without_paged_context(spec: LLMDeploymentSpec) -> Refusal | None:
-    """Chunks and reuse of context need an engine that reads context from pages."""
-    for name in ("enable_chunked_context", "enable_kv_cache_reuse"):
-        if spec.engine.config.get(name) is True and not paged_context_fmha(spec):
-            return Refusal(
-                "UnknownEngineConfig",
-                f"engine.config.{name} needs an engine with paged context attention, which this "
-                "one has not (engine.build.plugins.pagedContextFMHA is false, or the KV cache's "
-                "precision excludes it); remove it or change that",
-                source="triton-chunked-context",
-            )
-    return None
