@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.benchmark.advice import advice, batch_above, knee_of, kv_advice
-from shardwright.benchmark.knee import knee, rising
+from shardwright.benchmark.knee import Curve, bend, knee, rising
 from shardwright.benchmark.plot import COLOURS, legend, plot
 from shardwright.benchmark.results import MOST_POINTS, Point, ResultsError, Run, read_run
 
@@ -31,7 +31,7 @@ def saturating(half: float) -> Callable[[float], float]:
     return lambda x: 5000 * x / (x + half)
 
 
-def bend(half: float, low: float, high: float) -> float:
+def bends_at(half: float, low: float, high: float) -> float:
     """Where x / (x + half), over the logarithm of x, has the slope of its chord from low to high.
 
     x · half / (x + half)² = slope is a quadratic equation; its larger root is the bend.
@@ -92,7 +92,7 @@ def test_a_smooth_curve_bends_within_a_step_of_where_its_slope_is_its_chord_s(ha
     values = [saturating(half)(x) for x in DOUBLING]
     found = knee(DOUBLING, values)
     assert found is not None
-    wanted = bend(half, DOUBLING[0], DOUBLING[-1])
+    wanted = bends_at(half, DOUBLING[0], DOUBLING[-1])
     assert abs(math.log2(DOUBLING[found]) - math.log2(wanted)) <= 1
 
 
@@ -104,12 +104,21 @@ def test_units_and_a_fall_after_the_knee_change_nothing(at: int, unit: float, fa
     assert found == at
 
 
-def test_a_curve_that_still_rises_has_no_knee_and_one_that_never_rose_has_it_at_its_start() -> None:
-    assert knee(DOUBLING, [10.0 * x for x in DOUBLING]) is None
-    assert knee(DOUBLING, [saturating(400)(x) for x in DOUBLING]) is None
-    assert knee(DOUBLING, [1000.0 + x / 100 for x in DOUBLING]) == 0
-    assert knee((1, 2), (1.0, 2.0)) is None
-    assert knee(DOUBLING, [0.0] * len(DOUBLING)) is None
+@pytest.mark.parametrize(
+    ("values", "curve"),
+    [
+        ([10.0 * x for x in DOUBLING], Curve.RISING),
+        ([saturating(400)(x) for x in DOUBLING], Curve.RISING),
+        ([1000.0 + x / 100 for x in DOUBLING], Curve.FLAT),
+        ([1000.0 - x for x in DOUBLING], Curve.FLAT),
+        ([0.0] * len(DOUBLING), Curve.FLAT),
+        ([1.0, 2.0], Curve.TOO_FEW),
+        ([0.0], Curve.TOO_FEW),
+    ],
+)
+def test_a_curve_without_a_knee_is_called_what_it_is(values: list[float], curve: Curve) -> None:
+    assert bend(DOUBLING[: len(values)], values) == (curve, None)
+    assert knee(DOUBLING[: len(values)], values) is None
 
 
 @pytest.mark.parametrize(
@@ -147,10 +156,75 @@ def test_a_run_is_told_its_knee_its_batch_and_its_cache() -> None:
     assert "from 256 to 80" in advice(replace(run, max_batch_size=256))[0]
     assert "maxBatchSize 80 suits it" in advice(replace(run, max_batch_size=80))[0]
     assert "raise it to 80 and measure again" in advice(replace(run, max_batch_size=64))[0]
-    rising_still = run_of([(x, 10.0 * x) for x in DOUBLING])
-    assert advice(rising_still)[0].startswith("throughput still rises at 512")
     failed = replace(run, points=(*run.points[:-1], replace(run.points[-1], failed=3)))
     assert advice(failed)[-1].startswith("3 requests failed")
+
+
+@pytest.mark.parametrize(
+    ("points", "said", "legend_says"),
+    [
+        (
+            [(x, 10.0 * x) for x in DOUBLING],
+            (
+                "throughput still rises at 512 requests at once: measure further, the knee is not "
+                "reached"
+            ),
+            "knee not reached",
+        ),
+        (
+            [(1, 100.0), (8, 700.0)],
+            (
+                "too few points to see a knee: 2 measured, 3 are the least; measure more numbers "
+                "of requests at once"
+            ),
+            "too few points",
+        ),
+        (
+            [(16, 900.0), (32, 910.0), (64, 905.0)],
+            (
+                "throughput is flat from 16 to 64 requests at once (900 and 905 output tokens a "
+                "second): no knee is among these points; measure fewer at once"
+            ),
+            "flat, no knee",
+        ),
+        (
+            [(1, 90.0), (2, 91.0), (4, 92.0)],
+            (
+                "throughput is flat from 1 to 4 requests at once (90 and 92 output tokens a "
+                "second): no knee is among these points; requests seem to be served one after the "
+                "other: look at what the server logs"
+            ),
+            "flat, no knee",
+        ),
+    ],
+)
+def test_a_run_without_a_knee_says_why_and_suggests_no_batch(
+    points: list[tuple[int, float]], said: str, legend_says: str
+) -> None:
+    run = run_of(points, max_batch_size=64)
+    assert advice(run) == [said]
+    assert legend(run).endswith(f"; {legend_says}")
+
+
+def test_a_batch_is_of_one_attention_group_and_the_knee_of_all() -> None:
+    run = run_of(curve(piecewise(64)), attention_groups=4, max_batch_size=64)
+    assert advice(run) == [
+        (
+            "the knee is at 64 requests at once (6400 output tokens a second), 16 in each of 4 "
+            "attention groups: set engine.limits.maxBatchSize from 64 to 20, 20 to 30 % above it"
+        )
+    ]
+    assert "maxBatchSize 20 suits it" in advice(replace(run, max_batch_size=20))[0]
+    assert (
+        "the limit engine.limits.maxBatchSize 16 itself"
+        in advice(replace(run, max_batch_size=16))[0]
+    )
+
+
+def test_what_limits_the_figures_is_said_first_and_kept_in_the_file() -> None:
+    run = run_of(curve(piecewise(64)), remarks=("not all was measured: x",))
+    assert advice(run)[0] == "not all was measured: x"
+    assert read_run(run.dump()) == run
 
 
 @pytest.mark.parametrize(
@@ -188,6 +262,7 @@ def test_results_are_read_as_they_were_written() -> None:
         "{}",
         replace(run, points=()).dump(),
         replace(run, tensor=0).dump(),
+        replace(run, attention_groups=0).dump(),
         run.dump().replace('"concurrency": 1,', '"concurrency": "1",'),
         replace(run, points=run.points[::-1]).dump(),
         run_of([(x, 1.0) for x in range(1, MOST_POINTS + 2)]).dump(),

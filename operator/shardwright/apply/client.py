@@ -193,6 +193,18 @@ class Cluster:
             if not query["continue"] or limit is not None:
                 return Listing(items, int(found.get("resourceVersion") or 0))
 
+    async def log(self, namespace: str, pod: str) -> str:
+        """What a pod's only container has printed so far.
+
+        Raises:
+            ClusterError: It may not be read, or there is none yet.
+        """
+        path = f"{kind_of('Pod').path(namespace, pod)}/log"
+        headers = {"Accept": "*/*"}
+        call = f"log of Pod {namespace}/{pod}"
+        content = await self._send(call, "GET", path, None, headers, self._call_seconds)
+        return content.decode("utf-8", "replace")
+
     async def create(self, kind: str, body: Body) -> Body:
         """Create; unknown fields are refused by the server.
 
@@ -365,6 +377,24 @@ class Cluster:
         headers: dict[str, str],
         seconds: float,
     ) -> Body:
+        content = await self._send(call, method, path, body, headers, seconds)
+        try:
+            decoded = json.loads(content)
+        except ValueError as error:
+            raise Unavailable(call, 200, "BadAnswer", f"not JSON: {content[:200]!r}") from error
+        if not isinstance(decoded, dict):
+            raise Unavailable(call, 200, "BadAnswer", f"not an object: {content[:200]!r}")
+        return decoded
+
+    async def _send(
+        self,
+        call: str,
+        method: str,
+        path: str,
+        body: object,
+        headers: dict[str, str],
+        seconds: float,
+    ) -> bytes:
         loop = asyncio.get_running_loop()
         began = loop.time()
         code = 0
@@ -388,13 +418,7 @@ class Cluster:
                 self._on_request(code, method, self._host, loop.time() - began)
         if not 200 <= code < 300:  # noqa: PLR2004 - HTTP success
             raise from_response(call, code, content, response.headers)
-        try:
-            decoded = json.loads(content)
-        except ValueError as error:
-            raise Unavailable(call, code, "BadAnswer", f"not JSON: {content[:200]!r}") from error
-        if not isinstance(decoded, dict):
-            raise Unavailable(call, code, "BadAnswer", f"not an object: {content[:200]!r}")
-        return decoded
+        return bytes(content)
 
 
 def _accept(form: str) -> str:

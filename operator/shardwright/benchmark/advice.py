@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from shardwright.benchmark.knee import knee
+from shardwright.benchmark.knee import Curve, bend
 from shardwright.benchmark.results import Point, Run
 from shardwright.benchmark.speculation import (
     Drafting,
@@ -28,12 +28,17 @@ KV_LOW = 0.5
 
 
 def knee_of(run: Run) -> Point | None:
-    """The point after which more requests at once hardly give more tokens; None: not reached."""
-    found = knee(
+    """The point after which more requests at once hardly give more tokens; None: none is seen."""
+    return curve_of(run)[1]
+
+
+def curve_of(run: Run) -> tuple[Curve, Point | None]:
+    """What the run's throughput shows, and its knee if it is bent."""
+    curve, found = bend(
         [point.concurrency for point in run.points],
         [point.tokens_per_second for point in run.points],
     )
-    return None if found is None else run.points[found]
+    return curve, None if found is None else run.points[found]
 
 
 def batch_above(concurrency: int) -> int:
@@ -48,16 +53,10 @@ def batch_above(concurrency: int) -> int:
 
 def advice(run: Run) -> list[str]:
     """Suggestions in words, the most important first; empty when nothing is to be said."""
-    told = []
-    found = knee_of(run)
+    told = list(run.remarks)
+    curve, found = curve_of(run)
     last = run.points[-1]
-    if found is None:
-        told.append(
-            f"throughput still rises at {last.concurrency} requests at once: measure further, the "
-            "knee is not reached"
-        )
-    else:
-        told.append(_batch(run, found))
+    told.append(_batch(run, found) if found is not None else _no_knee(run, curve))
     told += kv_advice((found or last).kv_cache)
     told += speculation_advice(run, found or last)
     failed = sum(point.failed for point in run.points)
@@ -66,20 +65,47 @@ def advice(run: Run) -> list[str]:
     return told
 
 
+def _no_knee(run: Run, curve: Curve) -> str:
+    first, last = run.points[0], run.points[-1]
+    if curve is Curve.TOO_FEW:
+        return (
+            f"too few points to see a knee: {len(run.points)} measured, 3 are the least; measure "
+            "more numbers of requests at once"
+        )
+    if curve is Curve.RISING:
+        return (
+            f"throughput still rises at {last.concurrency} requests at once: measure further, the "
+            "knee is not reached"
+        )
+    said = (
+        f"throughput is flat from {first.concurrency} to {last.concurrency} requests at once "
+        f"({first.tokens_per_second:.0f} and {last.tokens_per_second:.0f} output tokens a second): "
+        "no knee is among these points; "
+    )
+    if first.concurrency > 1:
+        return said + "measure fewer at once"
+    return said + "requests seem to be served one after the other: look at what the server logs"
+
+
 def _batch(run: Run, found: Point) -> str:
-    wanted = batch_above(found.concurrency)
+    # Requests are dealt out to attention groups, and each has the limit for itself.
+    each = math.ceil(found.concurrency / run.attention_groups)
+    wanted = batch_above(each)
     said = (
         f"the knee is at {found.concurrency} requests at once "
-        f"({found.tokens_per_second:.0f} output tokens a second): "
+        f"({found.tokens_per_second:.0f} output tokens a second)"
     )
+    if run.attention_groups > 1:
+        said += f", {each} in each of {run.attention_groups} attention groups"
+    said += ": "
     now = run.max_batch_size
     if not now:
         return said + f"set engine.limits.maxBatchSize to {wanted}, 20 to 30 % above it"
-    least = math.ceil(found.concurrency * _ABOVE_LEAST)
-    most = max(least, math.floor(found.concurrency * _ABOVE_MOST))
+    least = math.ceil(each * _ABOVE_LEAST)
+    most = max(least, math.floor(each * _ABOVE_MOST))
     if least <= now <= most:
         return said + f"engine.limits.maxBatchSize {now} suits it"
-    if found.concurrency >= now:
+    if each >= now:
         return (
             said + f"it is the limit engine.limits.maxBatchSize {now} itself that bends the curve; "
             f"raise it to {wanted} and measure again"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from enum import StrEnum
 from itertools import pairwise
 
 # A curve that never rises farther above its chord than this is still a line: no knee was reached.
@@ -24,8 +25,22 @@ _LEAST_GAIN = 0.1
 _LEAST_POINTS = 3
 
 
+class Curve(StrEnum):
+    """What the points of a sweep show: a bend among them, or why none can be told."""
+
+    TOO_FEW = "too few points"
+    FLAT = "flat"
+    RISING = "still rises"
+    BENT = "bent"
+
+
 def knee(concurrency: Sequence[float], throughput: Sequence[float]) -> int | None:
-    """Index of the knee; None where the curve still rises at its end, or has too few points.
+    """Index of the knee; None where the points show none."""
+    return bend(concurrency, throughput)[1]
+
+
+def bend(concurrency: Sequence[float], throughput: Sequence[float]) -> tuple[Curve, int | None]:
+    """What the curve is, and the index of its knee if it is bent.
 
     Args:
         concurrency: Above 0 and rising, as many as `throughput`.
@@ -38,19 +53,20 @@ def knee(concurrency: Sequence[float], throughput: Sequence[float]) -> int | Non
         raise ValueError(f"{len(concurrency)} concurrencies, {len(throughput)} throughputs")
     if any(b <= a for a, b in pairwise([0, *concurrency])):
         raise ValueError(f"concurrency must be above 0 and rise: {list(concurrency)}")
-    if len(concurrency) < _LEAST_POINTS or max(throughput) <= 0:
-        return None
+    if len(concurrency) < _LEAST_POINTS:
+        return Curve.TOO_FEW, None
     smooth = rising(throughput)
     low, high = smooth[0], smooth[-1]
-    if high - low < _LEAST_GAIN * high:
-        return 0
+    if high <= 0 or high - low < _LEAST_GAIN * high:
+        # Its knee, if it has one, lies before the first point.
+        return Curve.FLAT, None
     whole = math.log(concurrency[-1] / concurrency[0])
     above = [
         (y - low) / (high - low) - math.log(x / concurrency[0]) / whole
         for x, y in zip(concurrency, smooth, strict=True)
     ]
     best = max(range(len(above)), key=above.__getitem__)
-    return best if above[best] >= _LEAST_RISE else None
+    return (Curve.BENT, best) if above[best] >= _LEAST_RISE else (Curve.RISING, None)
 
 
 def rising(values: Sequence[float]) -> list[float]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
 from shardwright.api.spec import WeightPrecision
-from shardwright.benchmark.advice import knee_of
+from shardwright.benchmark.advice import curve_of, knee_of
+from shardwright.benchmark.knee import Curve
 from shardwright.benchmark.results import Point, Run
 from shardwright.picture.drawing import SVG, element, line, rect, shortened, text, tooltip
 
@@ -85,8 +86,9 @@ def _title(runs: Sequence[Run]) -> str:
 
 def legend(run: Run) -> str:
     """A run in one line."""
-    found = knee_of(run)
-    bend = f"knee at {found.concurrency}" if found else "knee not reached"
+    curve, found = curve_of(run)
+    words = {Curve.RISING: "knee not reached", Curve.FLAT: "flat, no knee"}
+    bend = f"knee at {found.concurrency}" if found else words.get(curve, str(curve))
     split = f"TP {run.tensor}" + (f" × PP {run.pipeline}" if run.pipeline > 1 else "")
     bits = "16 bits" if run.weights == WeightPrecision.NONE else run.weights
     return f"{run.name}: {run.runtime}, {bits}, {split} on {run.product}; {bend}"

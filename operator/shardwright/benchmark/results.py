@@ -58,6 +58,9 @@ class Run:
         draft_len: `speculative.maxDraftLen`; 0 without speculative decoding.
         draft_cost: What a drafted token costs, as a share of a pass of the model; None where that
             is not known.
+        attention_groups: Groups of the replica that run attention each for requests of their own;
+            each takes `max_batch_size` requests.
+        remarks: What limits these figures, in words: points that failed, a replica that went away.
         points: What was measured.
     """
 
@@ -76,6 +79,8 @@ class Run:
     max_batch_size: int = 0
     draft_len: int = 0
     draft_cost: float | None = None
+    attention_groups: int = 1
+    remarks: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -96,14 +101,16 @@ def read_run(text: str) -> Run:
     try:
         raw = json.loads(text)
         points = tuple(Point(**_known(Point, one)) for one in raw["points"])
-        run = Run(**{**_known(Run, raw), "points": points})
+        remarks = tuple(map(str, raw.get("remarks", ())))
+        run = Run(**{**_known(Run, raw), "points": points, "remarks": remarks})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ResultsError(f"not the results of a run: {error}") from error
     order = [point.concurrency for point in run.points]
-    numbers = [*order, run.tensor, run.pipeline]
+    numbers = [*order, run.tensor, run.pipeline, run.attention_groups]
     if not all(isinstance(number, int) and number >= 1 for number in numbers):
         raise ResultsError(
-            f"concurrency, tensor and pipeline must be whole numbers from 1, these are {numbers}"
+            "concurrency, tensor, pipeline and attention_groups must be whole numbers from 1, "
+            f"these are {numbers}"
         )
     if not 0 < len(order) <= MOST_POINTS or order != sorted(set(order)) or order[0] < 1:
         raise ResultsError(
