@@ -40,6 +40,18 @@ PROGRAMS: Mapping[str, str] = {
     "usr/local/bin/nim-serve": "nim",
     "usr/bin/nvidia-smi": "nvidia_smi",
 }
+# What `python -m` finds: a module's name, what it imports and what it calls.
+_MODULES: Mapping[str, tuple[str, str]] = {
+    "sglang.launch_server": ("shardwright_standin.tools.sglang", "main()"),
+    "sglang.benchmark.serving": (
+        "shardwright_standin.tools.serving_benchmark",
+        'main("sglang-benchmark-serving", sys.argv[1:])',
+    ),
+    "tensorrt_llm.serve.scripts.benchmark_serving": (
+        "shardwright_standin.tools.serving_benchmark",
+        'main("trtllm-benchmark-serving", sys.argv[1:])',
+    ),
+}
 _SCRIPT = """#!/usr/bin/env python3
 # Stand-in for an engine without GPUs, for tests only.
 import os
@@ -80,14 +92,8 @@ def install(root: Path, version: str, prefix: str = "/", *, triton: bool = False
     shutil.copytree(contracts.folder(), package / "contracts")
     (package / "installed.json").write_text(json.dumps({"version": version}) + "\n")
     _write_metadata(library, distributions)
-    # `python -m sglang.launch_server` finds a module, not a script.
-    sglang = library / "sglang"
-    sglang.mkdir(exist_ok=True)
-    (sglang / "__init__.py").write_text('"""Stand-in for SGLang, for tests only."""\n')
-    (sglang / "launch_server.py").write_text(
-        "import sys\n\nfrom shardwright_standin.tools.sglang import main\n\n"
-        'if __name__ == "__main__":\n    sys.exit(main())\n'
-    )
+    for name, (imported, call) in _MODULES.items():
+        _write_module(library, name, imported, call)
     where = str(Path(prefix) / _LIBRARY)
     written = [_write(root / path, where, module) for path, module in PROGRAMS.items()]
     examples = root / (_TRITON_EXAMPLES if triton else _EXAMPLES)
@@ -103,6 +109,19 @@ def install(root: Path, version: str, prefix: str = "/", *, triton: bool = False
     for site in sorted(root.glob("usr/lib/python3/dist-packages")):
         (site / "shardwright-standin.pth").write_text(f"{where}\n")
     return written
+
+
+def _write_module(library: Path, name: str, imported: str, call: str) -> None:
+    folder = library
+    for package in name.split(".")[:-1]:
+        folder /= package
+        folder.mkdir(exist_ok=True)
+        (folder / "__init__.py").write_text('"""Stand-in without GPUs, for tests only."""\n')
+    module = name.rpartition(".")[2]
+    (folder / f"{module}.py").write_text(
+        f"import sys\n\nfrom {imported} import main\n\n"
+        f'if __name__ == "__main__":\n    sys.exit({call})\n'
+    )
 
 
 def _write_metadata(library: Path, distributions: Mapping[str, str]) -> None:

@@ -15,7 +15,16 @@ _DEFAULT_BUDGET = 16
 _COMMON = {"model", "max_tokens", "stream", "stream_options", "temperature", "top_p", "n", "seed"}
 _KNOWN = {
     True: _COMMON | {"messages", "max_completion_tokens", "ignore_eos"},
-    False: _COMMON | {"prompt", "ignore_eos"},
+    False: _COMMON | {"prompt", "ignore_eos", "logprobs", "repetition_penalty", "best_of"},
+}
+# What changes nothing: the benchmarks send all of them.
+_NEUTRAL: Mapping[str, int | None] = {
+    "temperature": 0,
+    "top_p": 1,
+    "n": 1,
+    "best_of": 1,
+    "repetition_penalty": 1,
+    "logprobs": None,
 }
 
 
@@ -50,7 +59,7 @@ def parse(
     """
     if unknown := sorted(set(body) - _KNOWN[chat] - also):
         raise RequestError(f"{unknown[0]}: Extra inputs are not permitted")
-    for name, only in (("temperature", 0), ("top_p", 1), ("n", 1)):
+    for name, only in _NEUTRAL.items():
         if body.get(name) not in (None, only):
             raise RequestError(f"{name} {body[name]!r}: the stand-in decodes greedily, send {only}")
     prompt = _chat_prompt(body) if chat else _plain_prompt(body)

@@ -1,4 +1,7 @@
-"""`vllm serve`: the same network under vLLM's flags, endpoints and multi-node start."""
+"""`vllm serve`: the same network under vLLM's flags, endpoints and multi-node start.
+
+`vllm bench serve` asks such a server.
+"""
 
 from __future__ import annotations
 
@@ -75,10 +78,15 @@ _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def main() -> int:
-    """The program, `serve` being its only command here."""
+    """The program: a server, or the benchmark that asks one."""
     words = sys.argv[1:]
+    if words[:2] == ["bench", "serve"]:
+        # Only here: a server needs none of it.
+        from shardwright_standin.tools import serving_benchmark  # noqa: PLC0415
+
+        return serving_benchmark.main("vllm-bench-serve", words[2:])
     if words[:1] != ["serve"]:
-        sys.exit(f"vllm: the stand-in plays `vllm serve` only, not {words[:1]}")
+        sys.exit(f"vllm: the stand-in plays `serve` and `bench serve` only, not {words[:1]}")
     return play(flagfile.merged("vllm-serve", words[1:], leading=1))
 
 
