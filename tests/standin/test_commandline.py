@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 from collections.abc import Iterator, Mapping
 from importlib import metadata
@@ -204,3 +205,12 @@ def test_an_image_has_the_package_metadata_of_its_release(
     assert {one.metadata["Name"]: one.version for one in found} == has
     with pytest.raises(identity.UnknownReleaseError, match=r"2\.0\.0 has no known TensorRT"):
         install(tmp_path, "2.0.0")
+
+
+def test_what_is_installed_is_compiled_and_is_not_looked_at_again(installed: Path) -> None:
+    sources = sorted((installed / "usr/local/lib/shardwright-standin").rglob("*.py"))
+    assert sources
+    for source in sources:
+        compiled = Path(importlib.util.cache_from_source(str(source))).read_bytes()
+        # PEP 552: by the content's hash, unchecked.
+        assert int.from_bytes(compiled[4:8], "little") == 0b01, source

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from tests.standin.running import PROMPTS, Machine, Started, ask, free_port
+from tests.support.standin_model import unsharded
 
 CHAT = "/v1/chat/completions"
 
@@ -51,6 +52,13 @@ def nodes(machine: Machine, stack: ExitStack, *lines: list[str]) -> list[Started
 
 def vllm(model: Path, *words: str) -> list[str]:
     return ["vllm", "serve", str(model), "--served-model-name", "tiny", *words]
+
+
+def find_sglang(machine: Machine) -> None:
+    """What a `.pth` file of the image does: `python3 -m sglang.launch_server` is found."""
+    path = str(machine.root / "usr/local/lib/shardwright-standin")
+    inherited = machine.environment().get("PYTHONPATH")
+    machine.variables["PYTHONPATH"] = f"{path}:{inherited}" if inherited else path
 
 
 def say(url: str, prompt: str, **more: Any) -> str:
@@ -95,6 +103,33 @@ def test_vllm_over_two_nodes_gives_the_whole_model_s_tokens(
         first.process.send_signal(signal.SIGTERM)
         assert first.ended() == 143
         assert second.ended() == 0, "a follower ends with its leader"
+
+
+@pytest.mark.parametrize("tool", ["vllm", "nim-serve", "sglang"])
+def test_a_16_bit_model_is_rounded_while_it_loads(tool: str, machine: Machine, model: Path) -> None:
+    prompts = PROMPTS[:3]
+    rounded = unsharded(model, prompts, qformat="fp8")
+    port = free_port()
+    words = {
+        "vllm": [*vllm(model, "-tp", "2", "--kv-cache-dtype", "fp8"), "--port", str(port)],
+        "nim-serve": ["nim-serve", "--served-model-name", "tiny", "--tensor-parallel-size", "2"],
+        "sglang": [
+            *("python3", "-m", "sglang.launch_server", "--model-path", str(model)),
+            *("--tp-size", "2", "--kv-cache-dtype", "fp8_e4m3", "--schedule-policy", "lpm"),
+            *("--port", str(port)),
+        ],
+    }[tool]
+    environment = {
+        "NIM_MODEL_PATH": str(model),
+        "NIM_SERVER_PORT": str(port),
+        "NIM_CACHE_PATH": str(machine.folder),
+        "NVIDIA_VISIBLE_DEVICES": "0,1",
+    }
+    find_sglang(machine)
+    with machine.started(*words, "--quantization", "fp8", **environment) as server:
+        url = f"http://127.0.0.1:{port}"
+        server.until(f"{url}{'/v1/health/ready' if tool == 'nim-serve' else '/health'}")
+        assert {prompt: say(url, prompt) for prompt in prompts} == rounded
 
 
 def test_nim_serves_a_folder_behind_its_proxys_paths(
@@ -164,9 +199,7 @@ def test_sglang_over_two_nodes_drains_and_ends_with_zero(
         *("--tp-size", "2", "--pp-size", "2", "--nnodes", "2"),
         *("--dist-init-addr", f"127.0.0.1:{master}"),
     ]
-    path = str(machine.root / "usr/local/lib/shardwright-standin")
-    inherited = machine.environment().get("PYTHONPATH")
-    machine.variables["PYTHONPATH"] = f"{path}:{inherited}" if inherited else path
+    find_sglang(machine)
     with ExitStack() as stack:
         first, second = nodes(
             machine,
@@ -209,6 +242,7 @@ def _until_running(url: str, name: str) -> None:
         (["--max-model-len", "1M"], "(1048576) is greater than the derived max_model_len"),
         (["--enable-sleep-mode"], "does not play --enable-sleep-mode"),
         (["-dp", "2"], "does not play --data-parallel-size 2"),
+        (["--quantization", "gptq"], "does not play --quantization gptq"),
         (
             ["--nnodes", "2", "-pp", "2", "--distributed-executor-backend", "ray"],
             "nnodes > 1 can only be set when distributed executor backend is",

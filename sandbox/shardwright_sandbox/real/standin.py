@@ -21,11 +21,16 @@ from shardwright_sandbox.real.archive import Image, Layer, plain, write_archive
 from shardwright_sandbox.real.images import PATH, BaseImages
 
 SOURCES = Path(__file__).resolve().parents[2] / "standin"
+# The operator assumes no image of NIM: this is the one that its example names.
+NIM_IMAGE = "nvcr.io/nim/nvidia/vllm-model-free-nim:2.1.5"
 # Images of the other runtimes' recorded versions.
-OTHERS = tuple(
-    project_image(engine, version)
-    for engine in (vllm.ENGINE, sglang.ENGINE)
-    for version in engine.versions
+OTHERS = (
+    *(
+        project_image(engine, version)
+        for engine in (vllm.ENGINE, sglang.ENGINE)
+        for version in engine.versions
+    ),
+    NIM_IMAGE,
 )
 DEFAULT_IMAGE = tensorrt_versions.known_image(DEFAULT_VERSIONS["TensorRTLLM"])
 

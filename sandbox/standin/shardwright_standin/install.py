@@ -9,10 +9,12 @@ Debian packages that README.md lists; nothing is downloaded here.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 from shardwright_standin import contracts, identity
 
@@ -94,6 +96,7 @@ def install(root: Path, version: str, prefix: str = "/", *, triton: bool = False
     _write_metadata(library, distributions)
     for name, (imported, call) in _MODULES.items():
         _write_module(library, name, imported, call)
+    _compile(library)
     where = str(Path(prefix) / _LIBRARY)
     written = [_write(root / path, where, module) for path, module in PROGRAMS.items()]
     examples = root / (_TRITON_EXAMPLES if triton else _EXAMPLES)
@@ -122,6 +125,19 @@ def _write_module(library: Path, name: str, imported: str, call: str) -> None:
         f"import sys\n\nfrom {imported} import main\n\n"
         f'if __name__ == "__main__":\n    sys.exit({call})\n'
     )
+
+
+def _compile(library: Path) -> None:
+    """Compile the modules: a pod's user cannot keep what it compiles, and each rank would anew.
+
+    By content, as an image's files have no times. A Python of another version passes it over.
+
+    Raises:
+        ValueError: A module cannot be compiled.
+    """
+    mode = PycInvalidationMode.UNCHECKED_HASH
+    if not compileall.compile_dir(library, quiet=1, force=True, invalidation_mode=mode):
+        raise ValueError(f"not everything below {library} compiles")
 
 
 def _write_metadata(library: Path, distributions: Mapping[str, str]) -> None:

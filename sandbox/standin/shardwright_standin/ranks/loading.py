@@ -15,10 +15,12 @@ from shardwright_standin.model import geometry, make, shards
 from shardwright_standin.model.geometry import Geometry
 from shardwright_standin.model.network import Shard
 from shardwright_standin.model.shards import Place, Weights
-from shardwright_standin.trtllm import checkpoint, engine
+from shardwright_standin.trtllm import checkpoint, engine, quantization
 
 ENGINE = "engine"
 CHECKPOINT = "huggingface"
+# What is rounded while it loads has a scale a tensor.
+_NO_GROUP = 0
 
 
 class NoGPUError(RuntimeError):
@@ -27,13 +29,17 @@ class NoGPUError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
-    """What all ranks are told to load; `per_node` 0 means the GPUs that are visible."""
+    """What all ranks are told to load; `per_node` 0 means the GPUs that are visible.
+
+    A checkpoint's weights are rounded by `qformat` while they are loaded; empty: not at all.
+    """
 
     kind: str
     folder: str
     tensor: int
     pipeline: int
     per_node: int = 0
+    qformat: str = ""
 
     def encoded(self) -> dict[str, Any]:
         """As JSON."""
@@ -96,7 +102,7 @@ def load(order: LoadOrder, rank: int, size: int) -> tuple[Shard, RankReport, lis
         raise RuntimeError(
             f"MPI size {size} != TP size {order.tensor} * PP size {order.pipeline} * CP Size 1"
         )
-    shape, whole = _whole(folder)
+    shape, whole = _whole(folder, order.qformat)
     shards.check(shape, order.tensor, order.pipeline)
     return Shard.load(shape, place, shards.cut(whole, shape, place)), report, []
 
@@ -116,9 +122,12 @@ def _device(order: LoadOrder, rank: int) -> gpu.GPU:
 
 
 @lru_cache(maxsize=1)
-def _whole(folder: Path) -> tuple[Geometry, Weights]:
+def _whole(folder: Path, qformat: str) -> tuple[Geometry, Weights]:
     # Tests run all ranks in one process; reading the folder once for all keeps them quick.
-    return geometry.read(folder), make.read(folder)
+    weights = make.read(folder)
+    if qformat:
+        weights = quantization.apply(weights, qformat, _NO_GROUP)
+    return geometry.read(folder), weights
 
 
 def decode_order(raw: Mapping[str, Any]) -> LoadOrder:

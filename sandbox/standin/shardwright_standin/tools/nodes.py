@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shardwright_standin.front.engine import Engine, Limits, connect
 from shardwright_standin.front.group import Group, ipc_environment, tcp_group
 from shardwright_standin.model import geometry, shards
 from shardwright_standin.ranks import loading
 from shardwright_standin.ranks import main as rank_process
+from shardwright_standin.tools.played import NotPlayedError
+
+# Both servers' `--quantization` of a 16-bit checkpoint, by what rounds its weights.
+_ONLINE = {None: "", "fp8": "fp8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +39,20 @@ class World:
         return range(self.node * each, (self.node + 1) * each)
 
 
+def online(values: Mapping[str, Any]) -> str:
+    """What rounds the weights while they load, by `--quantization`; empty for nothing.
+
+    Raises:
+        NotPlayedError: For a method that needs a checkpoint of its own, or other numbers.
+    """
+    method = values["quantization"]
+    if method not in _ONLINE:
+        raise NotPlayedError(f"the stand-in does not play --quantization {method}")
+    return _ONLINE[method]
+
+
 def start(
-    folder: Path, world: World, limits: Limits, program: str
+    folder: Path, world: World, limits: Limits, program: str, qformat: str = ""
 ) -> tuple[Group, Engine | None, Callable[[], None]]:
     """Start this node's ranks; on the first node also load and connect.
 
@@ -60,6 +77,7 @@ def start(
         world.tensor,
         world.pipeline,
         size // world.nodes,
+        qformat,
     )
     try:
         engine, lines = connect(

@@ -42,8 +42,13 @@ _PLAYED = {
     "max_loaded_loras",
     # Slots of memory, of which there is none here.
     "max_loras_per_batch",
-    # Of no meaning here: GPU memory, kernels, logs, code in the model's folder.
+    # `fp8` alone, in `nodes.online`.
+    "quantization",
+    # Of no meaning here: GPU memory, kernels, logs, code in the model's folder, the order in which
+    # requests wait; the KV cache is never rounded.
     "mem_fraction_static",
+    "kv_cache_dtype",
+    "schedule_policy",
     "chunked_prefill_size",
     "trust_remote_code",
     "dtype",
@@ -94,7 +99,7 @@ def main() -> int:
         max_seq_len=min(length, shape.max_positions),
         max_input_len=min(length, shape.max_positions),
     )
-    group, engine, end = nodes.start(folder, world, limits, "sglang")
+    group, engine, end = nodes.start(folder, world, limits, "sglang", nodes.online(values))
     if engine is None:
         return nodes.follow(group)
     served = values["served_model_name"] or str(folder)

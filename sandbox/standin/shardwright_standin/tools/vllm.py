@@ -43,8 +43,12 @@ _PLAYED = {
     "served_model_name",
     "shutdown_timeout",
     "api_server_count",
-    # Of no meaning here: GPU memory, kernels, logs, code in the model's folder.
+    # `fp8` alone, in `nodes.online`.
+    "quantization",
+    # Of no meaning here: GPU memory, kernels, logs, code in the model's folder; the KV cache is
+    # never rounded.
     "gpu_memory_utilization",
+    "kv_cache_dtype",
     "kv_cache_memory_bytes",
     "trust_remote_code",
     "dtype",
@@ -107,7 +111,7 @@ def play(words: Sequence[str], *, version: str = VERSION, proxied: bool = False)
         max_seq_len=_length(values["max_model_len"], shape),
         max_input_len=_length(values["max_model_len"], shape),
     )
-    group, engine, end = nodes.start(folder, world, limits, "vllm")
+    group, engine, end = nodes.start(folder, world, limits, "vllm", nodes.online(values))
     if engine is None:
         return nodes.follow(group)
     served = (values["served_model_name"] or [model])[0]
