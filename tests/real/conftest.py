@@ -5,16 +5,19 @@ from __future__ import annotations
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.real.live import Live
 from tests.real.site import CLAIM, HEAD, MODEL, RANKS, Site
 from tests.standin.running import PROMPTS
 from tests.support import fetch_image, rights, standin_model
 from tests.support.kube import Kube
 from tests.support.operator import Operator
 from tests.support.real_recovery import RECOVERY, Timing, table
+from tests.support.watcher import watching
 
 from shardwright_sandbox import audit
 from shardwright_sandbox.cluster import Sandbox
@@ -33,8 +36,8 @@ SMALL = {"cpu": "2", "memory": "1Gi", "ephemeralStorage": "1Gi"}
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model's folder."""
-    return standin_model.make_model(tmp_path_factory.mktemp("models") / MODEL)
+    """The tiny model's folder; its texts may be as long as the examples say."""
+    return standin_model.make_long_model(tmp_path_factory.mktemp("models") / MODEL)
 
 
 @pytest.fixture(scope="session")
@@ -47,8 +50,9 @@ def reference(model: Path) -> dict[str, str]:
 def fetcher(real_sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The image that fetches, on every real node; its name."""
     archive = fetch_image.write_fetch_image(tmp_path_factory.mktemp("image") / "fetch.tar")
-    for node in real_sandbox.real_nodes().values():
-        node.load_image(archive)
+    nodes = real_sandbox.real_nodes().values()
+    with ThreadPoolExecutor(len(nodes)) as workers:
+        list(workers.map(lambda node: node.load_image(archive), nodes))
     archive.unlink()
     return fetch_image.REFERENCE
 
@@ -104,6 +108,13 @@ def shared_site(real_sandbox: Sandbox, model: Path, reference: dict[str, str]) -
     """The same for all tests of a module."""
     with fresh_namespace(real_sandbox) as namespace:
         yield from _site(namespace, model, reference)
+
+
+@pytest.fixture(scope="module")
+def live(running: Operator, shared_site: Site) -> Iterator[Live]:
+    """The module's namespace, watched."""
+    with watching(shared_site.sandbox.api, shared_site.kube.namespace) as watcher:
+        yield Live(shared_site, watcher)
 
 
 def _site(namespace: Namespace, model: Path, reference: dict[str, str]) -> Iterator[Site]:

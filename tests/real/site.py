@@ -34,7 +34,7 @@ READY_SECONDS = 120.0
 AT_ONCE = 8
 # A property of tests: lines of the report that the end of a run shows.
 RANKS = "ranks"
-HEAD = f"{'shape':<17}{'rank':<6}{'stage':<7}{'tensor':<8}{'node':<9}{'GPU':<5}pod"
+HEAD = f"{'shape':<20}{'rank':<6}{'stage':<7}{'tensor':<8}{'node':<9}{'GPU':<5}pod"
 
 SPEC: Json = {
     "model": {"uri": f"pvc://{CLAIM}/{MODEL}", "servedName": MODEL},
@@ -92,7 +92,11 @@ class Site:
         ]
 
     def wrong_answers(
-        self, leader: Json, says: Mapping[str, str] | None = None, model: str = MODEL
+        self,
+        leader: Json,
+        says: Mapping[str, str] | None = None,
+        model: str = MODEL,
+        more: Mapping[str, object] | None = None,
     ) -> list[str]:
         """What a leader says otherwise than the unsharded model, asked all prompts.
 
@@ -100,12 +104,13 @@ class Site:
             leader: A pod that serves.
             says: What is right by prompt, where it is not the model's own answers.
             model: What requests ask for.
+            more: What else they say.
         """
         right = self.reference if says is None else says
         url = f"http://{leader['status']['podIP']}:{names.PORT_HTTP}{CHAT}"
         with ThreadPoolExecutor(AT_ONCE) as workers:
             found = workers.map(
-                lambda item: problem(url, model, *item, ANSWER_TOKENS), right.items()
+                lambda item: problem(url, model, *item, ANSWER_TOKENS, more=more), right.items()
             )
             return [one for one in found if one]
 
@@ -207,7 +212,7 @@ def _index(node: str, uuid: str) -> int:
 def table(shape: str, rows: list[Json]) -> list[str]:
     """The ranks of one replica as lines of a report."""
     return [
-        f"{shape:<17}{row['rank']:<6}{row['stage']:<7}{row['tensorRank']:<8}{row['node']:<9}"
+        f"{shape:<20}{row['rank']:<6}{row['stage']:<7}{row['tensorRank']:<8}{row['node']:<9}"
         f"{row['gpu']:<5}{row['pod']}"
         for row in rows
     ]

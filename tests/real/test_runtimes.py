@@ -1,59 +1,128 @@
-"""vLLM and SGLang over two real nodes, and a live change of the one line `runtime`."""
+"""Each runtime's example on real nodes, and a live change of the one line `runtime`.
+
+TensorRT-LLM's engines are in `test_shapes`, Triton in `test_triton`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
-from tests.real.site import RANKS, SPEC, Site, table
-from tests.support.kube import Json, merged, ready
+from kubernetes import client
+from tests.real.examples import example
+from tests.real.site import MODEL, RANKS, Site, table
+from tests.standin.running import PROMPTS
+from tests.support import standin_model
+from tests.support.kube import Json, ready
 from tests.support.operator import Operator
 
 from shardwright.api import names
-from shardwright.api.engines import DEFAULT_VERSIONS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-# A merge patch: the backend is TensorRT-LLM's alone, and the user's own options go into the file
-# that each runtime reads as flags.
-ENGINES: dict[str, Json] = {
-    "VLLM": {"runtime": "VLLM", "backend": None, "config": {"enable-prefix-caching": False}},
-    "SGLang": {"runtime": "SGLang", "backend": None, "config": {"disable-radix-cache": True}},
-}
 SWITCHED = "switched"
+# A merge patch: the backend is TensorRT-LLM's alone, and the user's own options go into the file
+# that the runtime reads as flags.
+TO_VLLM: Json = {"runtime": "VLLM", "backend": None, "config": {"enable-prefix-caching": False}}
+TO_ENGINE: Json = {"runtime": "TensorRTLLM", "backend": "TensorRT", "config": None}
+FP8 = "tiny-fp8"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An example, its split here, and what must come of it.
+
+    `fp8` says who rounds the weights: the runtime while it loads, the checkpoint, or nobody.
+    """
+
+    file: str
+    runtime: str
+    image: str
+    served_name: str
+    tensor: int = 2
+    pipeline: int = 2
+    model: str = MODEL
+    fp8: bool = False
+
+
+CASES = (
+    Case("llama-405b-vllm", "VLLM", "docker.io/vllm/vllm-openai:v0.33.0", "llama-405b"),
+    Case("llama-70b-sglang", "SGLang", "docker.io/lmsysorg/sglang:v0.5.23", "llama-70b", fp8=True),
+    Case(
+        "llama-70b-pytorch",
+        "TensorRTLLM",
+        "nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
+        "llama-70b",
+        model=FP8,
+        fp8=True,
+    ),
+    # One stage is all that it has.
+    Case(
+        "llama-8b-nim",
+        "NIM",
+        "nvcr.io/nim/nvidia/vllm-model-free-nim:2.1.5",
+        "llama-8b",
+        pipeline=1,
+    ),
+)
 
 
 @pytest.fixture(scope="module")
 def served(running: Operator, shared_site: Site) -> Site:
-    """One deployment of each runtime, two ranks on each of two nodes, and one to be switched."""
-    for name, engine in ENGINES.items():
-        spec = merged(SPEC, {"parallelism": {"tensor": 2, "pipeline": 2}})
-        # The backend's null must reach the base that it is merged into.
-        shared_site.kube.create(name.lower(), {**spec, "engine": {**spec["engine"], **engine}})
+    """All of them at once, and a deployment to be switched."""
+    standin_model.make_fp8_model(shared_site.claim / FP8)
+    login = client.V1Secret(
+        # NIM's example names it; the image is on the nodes, and nobody asks for it.
+        metadata=client.V1ObjectMeta(name="ngc"),
+        type="kubernetes.io/dockerconfigjson",
+        string_data={".dockerconfigjson": '{"auths": {}}'},
+    )
+    shared_site.kube.core.create_namespaced_secret(shared_site.kube.namespace, login)
     shared_site.create(SWITCHED, 2, 1)
+    for case in CASES:
+        spec = example(case.file, case.tensor, case.pipeline, case.model)
+        shared_site.kube.create_whole(case.file, spec)
     return shared_site
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_ranks_of_two_nodes_answer_with_the_tokens_of_the_whole_model(
-    served: Site, record_property: Callable[[str, object], None], name: str
+@pytest.fixture(scope="module")
+def rounded(served: Site) -> dict[str, str]:
+    """What the unsharded model says in FP8."""
+    found = standin_model.unsharded(served.claim / MODEL, PROMPTS, qformat="fp8")
+    assert all(found[prompt] != served.reference[prompt] for prompt in PROMPTS)
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.file)
+def test_an_example_answers_with_the_tokens_of_the_whole_model(
+    served: Site,
+    rounded: dict[str, str],
+    record_property: Callable[[str, object], None],
+    case: Case,
 ) -> None:
-    deployment = name.lower()
-    status = served.ready(deployment)["status"]
-    assert status["engine"]["serving"]["builtFor"]["runtime"] == name
-    pods = served.kube.pods(deployment)
-    assert len(pods) == 2
+    name = case.file
+    status = served.ready(name)["status"]
+    built = status["engine"]["serving"]["builtFor"]
+    assert (built["runtime"], built["tensor"], built["pipeline"]) == (
+        case.runtime,
+        str(case.tensor),
+        str(case.pipeline),
+    )
+    pods = served.kube.pods(name)
     assert all(ready(pod) for pod in pods)
-    assert len({pod["spec"]["nodeName"] for pod in pods}) == 2
-    (leader,) = served.leaders(deployment)
-    image = leader["spec"]["containers"][0]["image"]
-    assert image.endswith(f":v{DEFAULT_VERSIONS[name]}")
-    assert served.wrong_answers(leader) == []
+    assert len({pod["spec"]["nodeName"] for pod in pods}) == len(pods) == case.pipeline
+    (leader,) = served.leaders(name)
+    assert leader["spec"]["containers"][0]["image"] == case.image
+    says = rounded if case.fp8 else served.reference
+    assert served.wrong_answers(leader, says, case.served_name) == []
     rows = served.ranks(leader)
-    for line in table(deployment, rows):
+    for line in table(name, rows):
         record_property(RANKS, line)
-    assert [(row["rank"], row["stage"]) for row in rows] == [(0, 0), (1, 0), (2, 1), (3, 1)]
-    assert len({(row["node"], row["gpu"]) for row in rows}) == 4
+    assert [(row["rank"], row["stage"]) for row in rows] == [
+        (rank, rank // case.tensor) for rank in range(case.tensor * case.pipeline)
+    ]
+    assert len({(row["node"], row["gpu"]) for row in rows}) == case.tensor * case.pipeline
 
 
 def test_another_runtime_is_proven_by_a_candidate_and_nothing_is_fetched_or_built(
@@ -64,15 +133,8 @@ def test_another_runtime_is_proven_by_a_candidate_and_nothing_is_fetched_or_buil
     (old,) = served.leaders(SWITCHED)
     revision = before["status"]["engine"]["serving"]["key"]
 
-    served.kube.edit(SWITCHED, {"engine": ENGINES["VLLM"]})
-    served.kube.wait(
-        "the old pod is gone",
-        lambda: (
-            old["metadata"]["uid"]
-            not in {pod["metadata"]["uid"] for pod in served.kube.pods(SWITCHED, live=False)}
-        ),
-        90.0,
-    )
+    served.kube.edit(SWITCHED, {"engine": TO_VLLM})
+    gone(served, old)
     after = served.ready(SWITCHED)
     assert {job["metadata"]["name"] for job in served.kube.jobs()} == jobs
     assert after["status"]["engine"]["serving"]["key"] != revision
@@ -81,18 +143,20 @@ def test_another_runtime_is_proven_by_a_candidate_and_nothing_is_fetched_or_buil
     assert served.wrong_answers(leader) == []
 
     # Back again: the engine is still there and was proven, so no Job is made either.
-    back = {"runtime": "TensorRTLLM", "backend": "TensorRT", "config": None}
-    served.kube.edit(SWITCHED, {"engine": back})
-    uid = leader["metadata"]["uid"]
-    served.kube.wait(
-        "the second pod is gone",
-        lambda: (
-            uid not in {pod["metadata"]["uid"] for pod in served.kube.pods(SWITCHED, live=False)}
-        ),
-        90.0,
-    )
+    served.kube.edit(SWITCHED, {"engine": TO_ENGINE})
+    gone(served, leader)
     served.ready(SWITCHED)
     assert {job["metadata"]["name"] for job in served.kube.jobs()} == jobs
     (leader,) = served.leaders(SWITCHED)
     assert leader["metadata"]["labels"][names.LABEL_ROLE] == names.ROLE_LEADER
     assert served.wrong_answers(leader) == []
+
+
+def gone(site: Site, pod: Json) -> None:
+    """Wait until a pod of the switched deployment is not there any more."""
+    uid = pod["metadata"]["uid"]
+    site.kube.wait(
+        "the old pod is gone",
+        lambda: uid not in {one["metadata"]["uid"] for one in site.kube.pods(SWITCHED, live=False)},
+        90.0,
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.real.site import RANKS, Site, table
+from tests.real.examples import example
+from tests.real.site import MODEL, RANKS, Site, table
 from tests.support.kube import ready
 from tests.support.operator import Operator
 
@@ -13,15 +14,20 @@ from shardwright.api import names
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-# Tensor, pipeline, replicas. All are there at a time: 12 of the 16 GPUs, in whatever order.
+# Tensor, pipeline, replicas. All are there at a time: 12 of the 24 GPUs, in whatever order.
 SHAPES = {"tp2-pp2": (2, 2, 1), "tp4": (4, 1, 1), "pp2": (1, 2, 2)}
+# The example of engines over two nodes, in this shape.
+EXAMPLE, OF_EXAMPLE = "llama-70b-pp2", "tp2-pp2"
 
 
 @pytest.fixture(scope="module")
 def shapes(running: Operator, shared_site: Site) -> Site:
     """One deployment of each shape, from one model."""
     for name, (tensor, pipeline, replicas) in SHAPES.items():
-        shared_site.create(name, tensor, pipeline, replicas=replicas)
+        if name == OF_EXAMPLE:
+            shared_site.kube.create_whole(name, example(EXAMPLE, tensor, pipeline))
+        else:
+            shared_site.create(name, tensor, pipeline, replicas=replicas)
     return shared_site
 
 
@@ -36,10 +42,11 @@ def test_every_split_answers_with_the_tokens_of_the_whole_model(
     assert all(ready(pod) for pod in pods.values())
     leaders = shapes.leaders(name)
     assert len(leaders) == replicas
+    asked_for = "llama-70b" if name == OF_EXAMPLE else MODEL
 
     taken = []
     for leader in leaders:
-        assert shapes.wrong_answers(leader) == []
+        assert shapes.wrong_answers(leader, model=asked_for) == []
         rows = shapes.ranks(leader)
         for line in table(name, rows):
             record_property(RANKS, line)

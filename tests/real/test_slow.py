@@ -28,7 +28,7 @@ PYTORCH: Json = {"engine": {"backend": "PyTorch"}}
 LAST_WORDS = "fault dies: exit at loaded"
 
 
-@pytest.fixture(scope="module", params=[15, pytest.param(60, marks=pytest.mark.soak)])
+@pytest.fixture(scope="module", params=[10, pytest.param(60, marks=pytest.mark.soak)])
 def slow(request: pytest.FixtureRequest) -> int:
     """How slow, in seconds."""
     seconds: int = request.param
@@ -137,9 +137,11 @@ def test_a_rank_that_always_dies_stops_it_with_its_own_last_words(troubled: Slow
     assert troubled.history.incarnations(DIES, 0) == [1, 2, 3]
     lives = list(troubled.history.of(DIES, 0))
     born = {number: min(_of(lives, number, "created")) for number in (2, 3)}
-    # The wait counts from the first pod that is seen to end; its peer may take a moment longer.
+    # The wait counts from the first pod that is seen to end, which may be told here a moment later:
+    # one second, then two.
     waits = [born[number + 1] - min(_of(lives, number, "gone")) for number in (1, 2)]
-    assert waits[1] > waits[0] > 0.5, "it does not back off"
+    assert waits[0] > 0, "it does not wait"
+    assert waits[1] - waits[0] > 0.5, "it does not back off"
     kube.wait("no pod is left", lambda: not kube.pods(DIES, live=False), 60)
     assert not kube.wait_quietly(3, lambda: kube.pods(DIES)), "it is tried again by itself"
 

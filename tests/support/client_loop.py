@@ -19,6 +19,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 
 TIMEOUT_SECONDS = 20
 
@@ -31,16 +32,18 @@ def problem(
     tokens: int,
     seconds: float = TIMEOUT_SECONDS,
     other: str | None = None,
+    more: Mapping[str, object] | None = None,
 ) -> str:
     """Ask once; what is wrong with the answer, or that it did not come in so many seconds.
 
-    Right is what is expected, or the other text.
+    Right is what is expected, or the other text; `more` is what else the request says.
     """
     body = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": tokens,
         "temperature": 0,
+        **(more or {}),
     }
     headers = {"Content-Type": "application/json", "Connection": "close"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)

@@ -67,11 +67,15 @@ class Kube:
 
     def create(self, name: str, change: Json | None = None, **metadata: Any) -> Json:
         """Create an LLMDeployment: the tests' base spec with `change` merged in."""
+        return self.create_whole(name, merged(BASE, change or {}), **metadata)
+
+    def create_whole(self, name: str, spec: Json, **metadata: Any) -> Json:
+        """Create an LLMDeployment of just this spec."""
         body = {
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": "LLMDeployment",
             "metadata": {"name": name, **metadata},
-            "spec": merged(BASE, change or {}),
+            "spec": spec,
         }
         made: Json = self.custom.create_namespaced_custom_object(
             GROUP, VERSION, self.namespace, PLURAL, body

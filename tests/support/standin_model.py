@@ -66,9 +66,33 @@ config["quantization_config"] = {
     "zero_point": True,
 }
 config["torch_dtype"] = "float16"
-config["max_position_embeddings"] = 131072
 path.write_text(json.dumps(config))
 """
+
+# As Model Optimizer leaves a checkpoint
+# (huggingface.co/nvidia/Llama-3.3-70B-Instruct-FP8, hf_quant_config.json).
+_FP8 = """\
+import json, sys
+from pathlib import Path
+from shardwright_standin.model import make, tensorfile
+from shardwright_standin.trtllm import quantization
+
+folder = Path(sys.argv[1])
+weights = quantization.apply(make.read(folder), "fp8", 0)
+(folder / "model.safetensors").write_bytes(tensorfile.encode(weights, "F32"))
+told = {
+    "producer": {"name": "modelopt", "version": "0.23.0"},
+    "quantization": {
+        "quant_algo": "FP8",
+        "kv_cache_quant_algo": "FP8",
+        "exclude_modules": ["lm_head"],
+    },
+}
+(folder / "hf_quant_config.json").write_text(json.dumps(told))
+"""
+
+# As many tokens as Llama 3.1 and 3.3 take: the limits of the examples fit into it.
+POSITIONS = 131072
 
 
 def make_model(folder: Path, *, seed: int = 0, layers: int = 4) -> Path:
@@ -78,10 +102,25 @@ def make_model(folder: Path, *, seed: int = 0, layers: int = 4) -> Path:
     return folder
 
 
+def make_long_model(folder: Path) -> Path:
+    """The tiny model, for texts of `POSITIONS` tokens; what it says is the same."""
+    path = make_model(folder) / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**config, "max_position_embeddings": POSITIONS}), encoding="utf-8")
+    return folder
+
+
 def make_awq_model(folder: Path, group: int = 16) -> Path:
-    """The tiny model in four bits; `group` weights share a scale."""
-    make_model(folder)
+    """The tiny model in four bits, for long texts; `group` weights share a scale."""
+    make_long_model(folder)
     _run("-c", _AWQ, str(folder), str(group))
+    return folder
+
+
+def make_fp8_model(folder: Path) -> Path:
+    """The tiny model in FP8, for long texts."""
+    make_long_model(folder)
+    _run("-c", _FP8, str(folder))
     return folder
 
 
@@ -93,18 +132,20 @@ def unsharded(
     chat: bool = True,
     qformat: str = "full_prec",
     adapter: Path | None = None,
+    distinct: bool = True,
 ) -> dict[str, str]:
     """What the whole model answers to each prompt, greedily; equal texts are equal tokens.
 
     Prompts are turns of a chat, or texts to be gone on with. The model is rounded first as
-    `quantize.py --qformat` rounds it, and an adapter's update is added to it.
+    `quantize.py --qformat` rounds it, and an adapter's update is added to it. Answers that are too
+    short to differ are asked for with `distinct` false.
     """
     form = "chat" if chat else "text"
     asked = json.dumps({"qformat": qformat, "adapter": str(adapter or "")})
     told = _run("-c", _REFERENCE, str(folder), json.dumps(list(prompts)), str(tokens), form, asked)
     answers: dict[str, str] = json.loads(told)
     # Equal answers would not tell a rank's fault.
-    assert len(set(answers.values())) == len(prompts)
+    assert not distinct or len(set(answers.values())) == len(prompts)
     return answers
 
 
