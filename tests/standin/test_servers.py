@@ -312,7 +312,8 @@ def test_a_stream_s_pieces_are_the_whole_answer(url: str, reference: dict[str, s
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        ({"prompt": "x", "best_of": 2}, 400, "best_of: Extra inputs are not permitted"),
+        ({"prompt": "x", "top_a": 2}, 400, "top_a: Extra inputs are not permitted"),
+        ({"prompt": "x", "best_of": 2}, 400, "best_of 2: the stand-in decodes greedily, send 1"),
         ({"prompt": "x", "temperature": 0.7}, 400, "temperature 0.7"),
         ({"prompt": "x", "max_tokens": 0}, 400, "max_tokens 0"),
         ({"prompt": "x", "max_tokens": 600}, 400, "exceeds max_seq_len 512"),
