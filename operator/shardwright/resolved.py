@@ -132,7 +132,9 @@ class Resolved:
     what the planner said. `artifacts` is the chain in build order: the model, what drafts for it
     if anything does, what is made of them. `serve_step` and `serve_key` name the artifact the
     runtime loads. `proof_key` is the key under which its proof is recorded. `room` is None where
-    the model's sizes are not known, `gate` where no accuracy is asked for.
+    the model's sizes are not known, `gate` where no accuracy is asked for. `version_given` tells
+    whether the user wrote the engine's version down or left it out; None where an earlier operator
+    did not note it.
     """
 
     spec: LLMDeploymentSpec
@@ -154,6 +156,7 @@ class Resolved:
     room: Room | None = None
     gate: Gate | None = None
     draft: Draft | None = None
+    version_given: bool | None = None
 
     @property
     def tensor(self) -> int:

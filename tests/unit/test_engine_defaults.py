@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from pydantic import ValidationError
 
 from shardwright.api.asked import AskedSpec
-from shardwright.api.engines import DEFAULT_BACKENDS, DEFAULT_VERSIONS, kept_version
+from shardwright.api.engines import DEFAULT_BACKENDS, DEFAULT_VERSIONS
 from shardwright.api.schema import structural
 from shardwright.api.spec import Backend, EngineSpec, Runtime
 from shardwright.runtimes.registry import runtime
@@ -39,29 +37,3 @@ def test_the_api_server_fills_in_neither() -> None:
 def test_a_version_that_is_none_is_named(version: str) -> None:
     with pytest.raises(ValidationError, match="version"):
         EngineSpec.read({"version": version})
-
-
-_BEFORE = EngineSpec(runtime=Runtime.TENSORRT_LLM, version="1.1.0")
-
-
-@pytest.mark.parametrize(
-    ("spec", "version"),
-    [
-        ({}, "1.1.0"),
-        ({"engine": {"runtime": "TensorRTLLM"}}, "1.1.0"),
-        ({"engine": {"limits": {"maxBatchSize": 8}}}, "1.1.0"),
-        ({"engine": {"version": "1.2.0"}}, "1.2.0"),
-        ({"engine": {"runtime": "Another"}}, None),
-        ({"engine": None}, "1.1.0"),
-        ({"engine": "nonsense"}, None),
-    ],
-)
-def test_a_newer_recommendation_changes_nothing_that_runs(
-    spec: dict[str, Any], version: str | None
-) -> None:
-    written = dict(spec)
-    found = kept_version(spec, _BEFORE, Runtime.TENSORRT_LLM)
-    engine = found.get("engine")
-    assert (engine.get("version") if isinstance(engine, dict) else None) == version
-    assert spec == written, "what the store holds must not change"
-    assert kept_version(spec, None, Runtime.TENSORRT_LLM) is spec

@@ -7,7 +7,7 @@ line `runtime` would be left with the other runtime's version.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 # The newest version of each runtime whose command line and limits are recorded.
 DEFAULT_VERSIONS: Mapping[str, str] = {
@@ -23,18 +23,6 @@ DEFAULT_VERSIONS: Mapping[str, str] = {
 DEFAULT_BACKENDS: Mapping[str, str] = {"TensorRTLLM": "TensorRT", "Triton": "TensorRT"}
 
 
-class Engine(Protocol):
-    """The part of an engine that is kept while the user leaves it out."""
-
-    @property
-    def runtime(self) -> str:
-        """Name of the runtime."""
-
-    @property
-    def version(self) -> str:
-        """Its version."""
-
-
 def with_defaults(raw: Mapping[str, Any], first: str) -> dict[str, Any]:
     """An engine as written, with version and backend; `first` is the default runtime."""
     runtime = str(raw.get("runtime") or first)
@@ -45,15 +33,17 @@ def with_defaults(raw: Mapping[str, Any], first: str) -> dict[str, Any]:
     return found
 
 
-def kept_version(spec: Mapping[str, Any], before: Engine | None, first: str) -> Mapping[str, Any]:
-    """A spec as written, with the version that an earlier revision ran where it names none.
-
-    So an operator that recommends a newer version changes nothing that runs; who wants it writes
-    it down.
-    """
+def leaves_version_open(spec: Mapping[str, Any]) -> bool:
+    """Whether a spec as written names no version of its engine."""
     engine = spec.get("engine") or {}
-    if before is None or not isinstance(engine, Mapping) or engine.get("version") is not None:
-        return spec
-    if str(engine.get("runtime") or first) != before.runtime:
-        return spec
-    return {**spec, "engine": {**engine, "version": before.version}}
+    return isinstance(engine, Mapping) and engine.get("version") is None
+
+
+def runtime_of(spec: Mapping[str, Any], first: str) -> str:
+    """The runtime of a spec as written; `first` is the default one."""
+    return str((spec.get("engine") or {}).get("runtime") or first)
+
+
+def with_version(spec: Mapping[str, Any], version: str) -> dict[str, Any]:
+    """A spec as written that names a version; the spec that is given stays as it is."""
+    return {**spec, "engine": {**(spec.get("engine") or {}), "version": version}}

@@ -15,9 +15,9 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from shardwright.api.asked import AskedSpec
-from shardwright.api.engines import kept_version
+from shardwright.api.engines import leaves_version_open
 from shardwright.api.settings import Settings
-from shardwright.api.spec import CommonSpec, EngineSpec, Runtime
+from shardwright.api.spec import CommonSpec
 from shardwright.api.status import LLMDeploymentStatus
 from shardwright.control.adapters import AdapterReader
 from shardwright.control.fleets import FleetCounter
@@ -35,8 +35,9 @@ from shardwright.observe.world import (
 from shardwright.plan.drafts import draft_claim
 from shardwright.plan.inventory import Product, products
 from shardwright.plan.resolve import source_claim
-from shardwright.plan.revisions import Revision, asked_digest, read
+from shardwright.plan.revisions import Revision, asked_digest, read, serving
 from shardwright.plan.situation import Situation
+from shardwright.plan.versions import with_kept_version
 
 # A Secret that was there is asked for again this rarely: idle must cost next to no requests.
 SECRET_SECONDS = 3600.0
@@ -127,6 +128,7 @@ class Situator:
             adapters=dict(self._adapters.heard(_key(view))),
             missing_adapter_secrets=frozenset(lacking),
             unreadable=unreadable,
+            version_given=not leaves_version_open(view.spec),
         )
 
     def _fleet_lost(self, nodes: Mapping[str, NodeView], now: float) -> bool:
@@ -152,16 +154,23 @@ class Situator:
         known = self._specs.get(key)
         if known is not None and known[:2] == (view.uid, view.generation):
             return known[2:]
-        spec, error = parse_spec(
-            kept_version(view.spec, self._engine_before(view), Runtime.TENSORRT_LLM)
-        )
+        spec, error = parse_spec(self._with_version(view))
         digest = asked_digest(spec) if spec is not None else ""
         self._specs[key] = (view.uid, view.generation, spec, error, digest)
         return spec, error, digest
 
-    def _engine_before(self, view: DeploymentView) -> EngineSpec | None:
+    def _with_version(self, view: DeploymentView) -> Mapping[str, object]:
+        """The spec as written, with the version of its engine that is kept where it has none."""
+        if not leaves_version_open(view.spec):
+            return view.spec
         revisions, _ = self._read(view, self._store.revisions_of(view.uid))
-        return revisions[-1].resolved.spec.engine if revisions else None
+        records = {
+            (record.claim_uid, record.step, record.key): record
+            for uid in {revision.resolved.claim_uid for revision in revisions}
+            for record in self._store.records_on(uid)
+        }
+        failed = str(view.status.get("failedRevision") or "")
+        return with_kept_version(view.spec, revisions, serving(revisions, records, failed))
 
     def _read(
         self, view: DeploymentView, views: tuple[RevisionView, ...]

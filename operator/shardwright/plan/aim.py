@@ -98,7 +98,9 @@ def aim(situation: Situation, shop: Shop) -> Aim:
         previous=revisions[-1].resolved if revisions else None,
         planned=replace(planned, baseline=baseline),
         drafts=drafts,
+        before=[one.resolved for one in reversed(revisions[:-1])],
     )
+    resolved = replace(resolved, version_given=situation.version_given)
     name = f"{situation.deployment.name}-{_wish(situation, claim.uid)}"
     number = revisions[-1].number + 1 if revisions else 1
     made = revision_of(name, "", number, resolved)

@@ -90,12 +90,11 @@ NAME_LIMIT = 40
 
 def _image(asked: Asked) -> str:
     """The image that would run: an image that was resolved before stays known."""
-    revisions = asked.situation.revisions
     return image_of(
         asked.spec,
         runtime(asked.spec.engine.runtime),
         asked.situation.settings,
-        revisions[-1].resolved if revisions else None,
+        [one.resolved for one in reversed(asked.situation.revisions)],
     )
 
 

@@ -6,7 +6,7 @@ another default level list or an upstream push makes no new revision and rolls n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from shardwright.api.asked import AskedSpec
@@ -89,16 +89,22 @@ def adapter_artifact(uri: str, settings: Settings) -> Artifact:
 
 
 def image_of(
-    spec: CommonSpec, runtime: EngineRuntime, settings: Settings, previous: Resolved | None
+    spec: CommonSpec,
+    runtime: EngineRuntime,
+    settings: Settings,
+    before: Iterable[Resolved],
 ) -> str:
-    """The image that will run: the user's, else what was resolved before, else the known one."""
+    """The image that will run: the user's, else what was resolved before, else the known one.
+
+    `before` are earlier revisions, the newest first: the first of this runtime and version counts.
+    """
     engine = spec.engine
     if engine.image:
         return engine.image
-    if previous is not None:
-        old = previous.spec.engine
+    for resolved in before:
+        old = resolved.spec.engine
         if (old.runtime, old.version, old.image) == (engine.runtime, engine.version, None):
-            return previous.image
+            return resolved.image
     mirrored = settings.images.get(f"{engine.runtime}/{engine.version}")
     return mirrored or runtime.known_image(engine.version) or ""
 
@@ -126,13 +132,16 @@ def resolve(
     previous: Resolved | None,
     planned: Planned = Planned(),
     drafts: Record | None = None,
+    before: Iterable[Resolved] = (),
 ) -> Resolved:
     """Everything that is not in the spec, worked out once and then kept.
 
     `planned` is what the planner said of the spec, its user's own words included; `drafts` the
-    record of what drafts tokens, where the spec names such a model.
+    record of what drafts tokens, where the spec names such a model; `before` the revisions before
+    `previous`, the newest first.
     """
-    image = image_of(spec, runtime, settings, previous)
+    last = (previous,) if previous is not None else ()
+    image = image_of(spec, runtime, settings, (*last, *before))
     commit = commit_of(spec, record, previous)
     draft = draft_of(spec, drafts, previous) if drafts is not None else None
     model = ModelSource(

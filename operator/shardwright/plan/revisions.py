@@ -97,6 +97,7 @@ def dump(resolved: Resolved) -> dict[str, Any]:
         "reasons": list(resolved.reasons),
         **_planned(resolved),
         **({"draft": asdict(resolved.draft)} if resolved.draft is not None else {}),
+        **({"versionGiven": resolved.version_given} if resolved.version_given is not None else {}),
     }
 
 
@@ -155,6 +156,7 @@ def load(data: Mapping[str, Any]) -> Resolved:
         room=_room(data["room"]) if "room" in data else None,
         gate=_gate(data["gate"]) if "gate" in data else None,
         draft=Draft(**data["draft"]) if "draft" in data else None,
+        version_given=data.get("versionGiven"),
     )
 
 

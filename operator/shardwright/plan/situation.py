@@ -69,6 +69,7 @@ class Situation:
     # Adapters that leaders told of, likewise; and Secrets that are lacking for some adapters only.
     adapters: Mapping[str, AdaptersHeard] = field(default_factory=dict)
     missing_adapter_secrets: frozenset[str] = frozenset()
+    version_given: bool = True  # whether the user wrote down the version that `spec` has
     unreadable: tuple[str, ...] = ()  # revisions that this operator cannot read, and why
 
     @property
