@@ -21,8 +21,9 @@ from shardwright.runner.contract import Command, ModelFacts
 class Artifact:
     """One link of the chain: what a step makes, from what, with which tools, on what.
 
-    `source_key` is the key of the artifact it is made from ("" for the model). `gpus` is what the
-    step needs on one node of `product` (0 GPUs: any node).
+    `source_key` is the key of the artifact it is made from ("" for the model), `also` keys of
+    models on the claim that it reads beside that. `gpus` is what the step needs on one node of
+    `product` (0 GPUs: any node).
     """
 
     step: str
@@ -35,6 +36,7 @@ class Artifact:
     gpus: int
     product: str
     resources: Resources
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from shardwright.observe.world import (
     Resources,
 )
 from shardwright.plan.attempts import Chain, Next, Shop, Tries
-from shardwright.plan.chain import MAX_REBUILDS, judge, missing
+from shardwright.plan.chain import MAX_REBUILDS, judge, judge_artifact, missing
 from shardwright.plan.resolve import model_key, resolve
 from shardwright.plan.stepfaults import floors
 from shardwright.resolved import Artifact, Resolved
@@ -605,6 +605,59 @@ def test_a_job_that_does_not_say_which_checkpoint_it_saw_is_counted() -> None:
 def test_the_first_attempt_knows_which_checkpoint_it_works_on() -> None:
     chain = ruling()
     assert chain.source == record(CHECKPOINT)
+
+
+# What a step reads beside its source: heads that are compiled in, a tokenizer.
+
+HEADS = replace(MODEL, key="1234567890abcdef", inputs={"uri": "hf://org/heads"})
+HEADED = replace(CHECKPOINT, also=(HEADS.key,))
+
+
+def ruled(
+    *records: Record, jobs: tuple[JobView, ...] = (), pods: tuple[PodView, ...] = ()
+) -> Chain:
+    """What the checkpoint with heads asks for; the model is there."""
+    known = {(one.claim_uid, one.step, one.key): one for one in (record(MODEL), *records)}
+    shop = Shop(
+        records=known,
+        jobs=jobs,
+        job_pods={item.owner_uid: [item] for item in pods},
+        tries={},
+        nodes={"n1": node("n1")},
+        edit="4",
+        now=NOW,
+        jitter=0.0,
+        timeouts=TIMES,
+    )
+    return judge_artifact(CLAIM.uid, HEADED, shop)
+
+
+def found_heads_bad(*, of: tuple[int, ...], key: str = HEADS.key) -> dict[str, Any]:
+    failed = job(HEADED, failed=True, source_attempt=1, also_attempts=of)
+    told = replace(FOUND, step=STEP_CHECKPOINT, key=key)
+    return {"jobs": (failed,), "pods": (pod(failed, report=told),)}
+
+
+def test_damaged_heads_are_withdrawn_and_not_the_model_beside_them() -> None:
+    first = ruled(record(HEADS))
+    assert (first.next, first.also_attempts) == (Next.CREATE, (1,))
+    assert first.source == record(MODEL)
+    chain = ruled(record(HEADS), **found_heads_bad(of=(1,)))
+    assert (chain.next, chain.source) == (Next.WITHDRAW, record(HEADS))
+    assert chain.reason == REASON_MANIFEST_MISMATCH
+    of_model = ruled(record(HEADS), **found_heads_bad(of=(1,), key=HEADED.key))
+    assert (of_model.next, of_model.source) == (Next.WITHDRAW, record(MODEL))
+
+
+def test_heads_that_were_fetched_anew_are_read_by_another_attempt() -> None:
+    again = ruled(record(HEADS, attempt=2, rebuilds=1), **found_heads_bad(of=(1,)))
+    assert (again.next, again.attempt, again.also_attempts) == (Next.CREATE, 2, (2,))
+
+
+@pytest.mark.parametrize("of", [(), (0,)])
+def test_a_job_that_does_not_say_which_heads_it_saw_is_counted(of: tuple[int, ...]) -> None:
+    chain = ruled(record(HEADS), **found_heads_bad(of=of))
+    assert (chain.next, chain.reason) == (Next.COUNT, REASON_MANIFEST_MISMATCH)
 
 
 # Written down before the first Job.

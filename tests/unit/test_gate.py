@@ -19,6 +19,7 @@ from shardwright.api.serving import WeightPrecision
 from shardwright.api.settings import Settings
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.observe.gpus import driver_memory
+from shardwright.observe.projections import job_view
 from shardwright.observe.world import Record, RecordState
 from shardwright.plan.baseline import gate_plan
 from shardwright.plan.gate import (
@@ -445,6 +446,45 @@ def test_a_score_s_job_mounts_what_it_reads_and_knows_whom_to_ask(pipeline: int)
     else:
         assert (gpus, asked.leader, asked.source) == (None, "llama-0.ranks.llm.svc", "")
         assert container["image"] == IMAGE
+
+
+@pytest.mark.parametrize(
+    ("changes", "reads"),
+    [
+        ({}, ("model",)),  # the tokenizer beside an engine
+        ({"engine": {"backend": "PyTorch"}, "quantization": {"weights": "None"}}, ()),
+        ({"parallelism": {"tensor": 8, "pipeline": 2}}, ("model",)),  # lm_eval's tokenizer
+        ({"model": {"uri": "pvc://weights/llama"}}, ()),  # has no manifest
+    ],
+)
+def test_a_score_s_job_looks_at_all_that_it_reads(
+    changes: dict[str, Any], reads: tuple[str, ...]
+) -> None:
+    found = resolved({"task": "gsm8k", "minScore": 1.0}, **changes)
+    assert found.gate is not None
+    one = found.gate.score
+    assert one.also == tuple({"model": found.model_key}[name] for name in reads)
+    job = step_job(
+        one,
+        attempt=1,
+        owners=[specs.owner()],
+        spec=found.spec,
+        claim=specs.CLAIM,
+        settings=SETTINGS,
+        runner_config_map="runner",
+        also_attempts=(3,) * len(reads),
+    )
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    asked = decode(
+        StepRequest,
+        next(env["value"] for env in container["env"] if env["name"] == ENV_REQUEST),
+    )
+    assert [(beside.step, beside.key) for beside in asked.also] == [
+        (STEP_MODEL, found.model_key) for _ in reads
+    ]
+    job["metadata"] |= {"uid": "u", "resourceVersion": "1"}
+    assert job_view(job).also_attempts == (3,) * len(reads)
+    assert load(dump(found)).gate == found.gate
 
 
 def as_runtime(name: str, asked: LLMDeploymentSpec) -> LLMDeploymentSpec:

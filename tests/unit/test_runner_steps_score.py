@@ -22,6 +22,7 @@ from shardwright.runner.contract import (
     SERVE_CONFIG,
     STEP_SCORE,
     STORE,
+    Also,
     Command,
     ContractError,
     Report,
@@ -182,6 +183,21 @@ def test_an_artifact_that_is_not_what_it_was_is_not_measured(volumes: Volumes) -
     report = run(volumes, asked)
     assert (report.outcome, report.reason) == ("Environment", "ManifestMismatch")
     assert "rank1.safetensors is missing" in report.message
+
+
+def test_what_is_read_beside_the_engine_is_looked_at_and_named(volumes: Volumes) -> None:
+    made = volumes.checkpoint()
+    volumes.run(made)
+    beside = Also(made.step, made.key, "read from the claim")
+    asked = request("trtllm-eval", "mmlu", *says(LOGS["mmlu"][0]), also=(beside,))
+    assert run(volumes, asked).score == 67.93
+    rank = volumes.folder(made) / "rank1.safetensors"
+    rank.write_bytes(rank.read_bytes()[:10])
+    report = run(volumes, asked)
+    assert (report.outcome, report.reason) == ("Environment", "ManifestMismatch")
+    assert report.key == made.key, "the report names what is bad"
+    assert "rank1.safetensors is truncated: 10 bytes" in report.message
+    assert f"{made.step} {made.key}, which this score reads" in report.message
 
 
 def test_an_unknown_tool_or_a_foreign_key_is_no_request(volumes: Volumes) -> None:

@@ -25,6 +25,7 @@ from shardwright.runner.contract import (
     REASON_TOOL_FAILED,
     REASON_UNKNOWN_FLAG,
     STORE,
+    Also,
     StepRequest,
     artifact_key,
 )
@@ -180,6 +181,26 @@ def test_a_truncated_source_is_named_before_anything_runs(volumes: Volumes, tmp_
     report = volumes.run(request)
     assert (report.outcome, report.reason) == ("Environment", REASON_MANIFEST_MISMATCH)
     assert "rank2.safetensors is truncated: 100 bytes" in report.message
+    assert not mark.exists()
+    assert nothing_counts(volumes, request)
+
+
+def test_heads_that_are_truncated_are_named_before_anything_runs(
+    volumes: Volumes, tmp_path: Path
+) -> None:
+    heads = volumes.checkpoint(tensor=1, pipeline=1)
+    volumes.run(heads)
+    mark = tmp_path / "ran"
+    request = replace(
+        volumes.checkpoint("--mark", str(mark)),
+        also=(Also(heads.step, heads.key, "read from the claim"),),
+    )
+    rank = volumes.folder(heads) / "rank0.safetensors"
+    rank.write_bytes(rank.read_bytes()[:100])
+    report = volumes.run(request)
+    assert (report.outcome, report.reason) == ("Environment", REASON_MANIFEST_MISMATCH)
+    assert report.key == heads.key
+    assert "rank0.safetensors is truncated: 100 bytes" in report.message
     assert not mark.exists()
     assert nothing_counts(volumes, request)
 

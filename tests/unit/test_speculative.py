@@ -339,7 +339,11 @@ def test_heads_are_there_before_the_checkpoint_that_is_made_of_them() -> None:
         STEP_CHECKPOINT,
         STEP_ENGINE,
     ]
-    assert missing(found, records())[1].inputs == {"uri": DRAFT, "part": "heads"}
+    _, heads, checkpoint, engine = missing(found, records())
+    assert heads.inputs == {"uri": DRAFT, "part": "heads"}
+    # The step looks at them before its tool reads them; the engine is made without.
+    assert (checkpoint.also, engine.also) == ((heads.key,), ())
+    assert load(dump(found)).artifacts == found.artifacts
 
 
 def test_a_model_that_drafts_for_itself_is_fetched_once() -> None:

@@ -32,6 +32,8 @@ LABEL_KEY = f"{GROUP}/key"
 LABEL_ATTEMPT = f"{GROUP}/attempt"
 # Which attempt made the artifact that a step works on: a damaged one is withdrawn only once.
 LABEL_SOURCE_ATTEMPT = f"{GROUP}/source-attempt"
+# Of what is read beside the source, in order, joined by dots.
+LABEL_ALSO_ATTEMPTS = f"{GROUP}/also-attempts"
 LABEL_RECORD = f"{GROUP}/record"
 LABEL_CLAIM_UID = f"{GROUP}/claim-uid"
 LABEL_RUNNER = f"{GROUP}/runner"

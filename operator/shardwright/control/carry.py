@@ -189,6 +189,7 @@ class Carrier:
             intent.artifact,
             attempt=intent.attempt,
             source_attempt=intent.source_attempt,
+            also_attempts=intent.also_attempts,
             owners=[self._owner],
             spec=intent.spec,
             claim=intent.claim,

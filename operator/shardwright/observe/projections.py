@@ -18,6 +18,7 @@ from shardwright.api.names import (
     ANNOTATION_RESTARTED_AT,
     GROUP,
     HOSTNAME_LABEL,
+    LABEL_ALSO_ATTEMPTS,
     LABEL_ATTEMPT,
     LABEL_CLAIM_UID,
     LABEL_KEY,
@@ -140,6 +141,9 @@ def job_view(body: Body) -> JobView:
         key=labels.get(LABEL_KEY, ""),
         attempt=_int(labels.get(LABEL_ATTEMPT)),
         source_attempt=_int(labels.get(LABEL_SOURCE_ATTEMPT)),
+        also_attempts=tuple(
+            _int(word) for word in labels.get(LABEL_ALSO_ATTEMPTS, "").split(".") if word
+        ),
         claim_uid=labels.get(LABEL_CLAIM_UID, ""),
         owners=tuple(item["uid"] for item in meta.get("ownerReferences") or ()),
         suspended=bool(spec.get("suspend")),

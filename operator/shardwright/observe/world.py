@@ -180,6 +180,7 @@ class JobView:
     key: str = ""
     attempt: int = 0
     source_attempt: int = 0  # which attempt made what it is made from; 0 for none, or not told
+    also_attempts: tuple[int, ...] = ()  # the same of what it reads beside that
     claim_uid: str = ""
     owners: tuple[str, ...] = ()  # uids of the deployments that need it
     suspended: bool = False

@@ -178,7 +178,10 @@ def _steps(
             intents += begun(situation, artifact, claim)
             made_from = chain.source.attempt if chain.source is not None else 0
             leader = _asked_leader(findings) if name.startswith(_SCORING) else ""
-            intents.append(CreateStep(artifact, chain.attempt, spec, claim, made_from, leader))
+            beside = chain.also_attempts
+            intents.append(
+                CreateStep(artifact, chain.attempt, spec, claim, made_from, beside, leader)
+            )
         job = chain.job
         if job is None:
             continue

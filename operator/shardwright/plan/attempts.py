@@ -13,7 +13,7 @@ from shardwright.api.settings import Timeouts
 from shardwright.observe.world import JobView, NodeView, PodView, Record, Resources
 from shardwright.plan.breakage import dead_node
 from shardwright.plan.revisions import Records
-from shardwright.plan.stepfaults import Blame, StepFault, may_withdraw, step_fault
+from shardwright.plan.stepfaults import Blame, Sources, StepFault, step_fault
 from shardwright.resolved import Artifact
 from shardwright.runner.contract import (
     DONE,
@@ -76,7 +76,8 @@ class Chain:
     tries: Tries | None = None  # what to remember, with COUNT
     record: Record | None = None  # the failure record, with STALLED
     discard: JobView | None = None  # a Job whose node died: its pod must not come back
-    source: Record | None = None  # what it is made from, with CREATE and WITHDRAW
+    source: Record | None = None  # what it is made from, with CREATE; what is bad, with WITHDRAW
+    also_attempts: tuple[int, ...] = ()  # which ones made what it reads beside, with CREATE
     reason: str = ""
     message: str = ""
     log_tail: str = ""
@@ -112,9 +113,9 @@ def report_of(job: JobView, shop: Shop) -> Report | None:
 
 
 def judge_job(
-    artifact: Artifact, job: JobView, tries: Tries, shop: Shop, source: Record | None
+    artifact: Artifact, job: JobView, tries: Tries, shop: Shop, sources: Sources
 ) -> Chain:
-    """What the newest attempt asks for; `source` is the record of what it is made from."""
+    """What the newest attempt asks for; `sources` are the records of what it is made from."""
     pods = shop.job_pods.get(job.uid, ())
     pod = max(pods, key=lambda item: item.created, default=None)
     report = report_of(job, shop)
@@ -139,7 +140,7 @@ def judge_job(
         )
     if job.failed:
         fault = step_fault(job, pod, report)
-        return _judge_failed(artifact, job, tries, shop, source, fault, report)
+        return _judge_failed(artifact, job, tries, shop, sources, fault, report)
     if job.deleting:
         return Chain(
             Next.WAIT,
@@ -226,7 +227,7 @@ def _judge_failed(
     job: JobView,
     tries: Tries,
     shop: Shop,
-    source: Record | None,
+    sources: Sources,
     fault: StepFault,
     report: Report | None,
 ) -> Chain:
@@ -242,13 +243,14 @@ def _judge_failed(
             message=fault.cause,
             log_tail=report.log_tail,
         )
-    if fault.blame is Blame.SOURCE and may_withdraw(job, source):
+    bad = sources.to_withdraw(job, report) if fault.blame is Blame.SOURCE else None
+    if bad is not None:
         return Chain(
             Next.WITHDRAW,
             artifact,
             job.attempt,
             job,
-            source=source,
+            source=bad,
             reason=fault.reason,
             message=fault.cause,
         )

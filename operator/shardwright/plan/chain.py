@@ -24,7 +24,7 @@ from shardwright.plan.stepfaults import (
     at_least,
     memory_raised,
     outdated,
-    source_of,
+    sources_of,
 )
 from shardwright.plan.times import stamp
 from shardwright.resolved import Artifact, Resolved, Score
@@ -142,15 +142,15 @@ def _judge_recorded(claim_uid: str, artifact: Artifact, record: Record | None, s
         ),
         key=lambda job: job.attempt,
     )
-    source = source_of(artifact, claim_uid, shop.records)
+    sources = sources_of(artifact, claim_uid, shop.records)
     tries = _eased(artifact, jobs, shop)
     live = [
         job
         for job in jobs
-        if job.attempt > tries.attempts and not outdated(job, report_of(job, shop), source)
+        if job.attempt > tries.attempts and not outdated(job, report_of(job, shop), sources)
     ]
     if live:
-        return judge_job(artifact, live[-1], tries, shop, source)
+        return judge_job(artifact, live[-1], tries, shop, sources)
     attempt = max(base, tries.attempts, *(job.attempt for job in jobs), 0) + 1
     # A Job goes when its pod is gone; on a dead node that may be never, and nothing runs there.
     ending = [
@@ -184,7 +184,8 @@ def _judge_recorded(claim_uid: str, artifact: Artifact, record: Record | None, s
         Next.CREATE,
         artifact,
         attempt=attempt,
-        source=source,
+        source=sources.source,
+        also_attempts=sources.also_attempts,
         reason=DOING[artifact.step],
         message=f"{DOING[artifact.step].lower()} {artifact.key}",
     )

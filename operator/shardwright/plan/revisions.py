@@ -86,7 +86,7 @@ def dump(resolved: Resolved) -> dict[str, Any]:
         "image": resolved.image,
         "commit": resolved.commit,
         "facts": facts,
-        "artifacts": [asdict(artifact) for artifact in resolved.artifacts],
+        "artifacts": [_made(artifact) for artifact in resolved.artifacts],
         "serve": {"step": resolved.serve_step, "key": resolved.serve_key},
         "proof": {"key": resolved.proof_key, "inputs": dict(resolved.proof_inputs)},
         "levels": list(resolved.levels),
@@ -99,6 +99,14 @@ def dump(resolved: Resolved) -> dict[str, Any]:
         **({"draft": asdict(resolved.draft)} if resolved.draft is not None else {}),
         **({"versionGiven": resolved.version_given} if resolved.version_given is not None else {}),
     }
+
+
+def _made(artifact: Artifact) -> dict[str, Any]:
+    """An artifact; most read nothing beside their source."""
+    data = asdict(artifact)
+    if not artifact.also:
+        del data["also"]
+    return data
 
 
 def _planned(resolved: Resolved) -> dict[str, Any]:
@@ -188,6 +196,7 @@ def _fields(raw: Mapping[str, Any]) -> dict[str, Any]:
         "commands": commands,
         "expected_files": tuple(raw["expected_files"]),
         "resources": Resources(**raw["resources"]),
+        "also": tuple(raw.get("also", ())),
     }
 
 

@@ -125,6 +125,7 @@ class CreateStep:
     spec: CommonSpec
     claim: ClaimView
     source_attempt: int = 0  # which attempt made what it works on
+    also_attempts: tuple[int, ...] = ()  # and what it reads beside that
     leader: str = ""  # pod that a score asks
 
 

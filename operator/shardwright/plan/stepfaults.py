@@ -91,8 +91,45 @@ def _blame(report: Report) -> Blame:
     return Blame.MEMORY if report.reason == REASON_OUT_OF_MEMORY else Blame.SURROUNDINGS
 
 
-def source_of(artifact: Artifact, claim_uid: str, records: Records) -> Record | None:
-    """The record of what an artifact is made from, or a score loads; None when there is none."""
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Records of what a step works on: its source, and in order what it reads beside that."""
+
+    source: Record | None = None
+    beside: tuple[Record | None, ...] = ()
+
+    @property
+    def also_attempts(self) -> tuple[int, ...]:
+        """Which attempts made what is read beside; 0 where that is on no record."""
+        return tuple(0 if one is None else one.attempt for one in self.beside)
+
+    def blamed(self, job: JobView, report: Report | None) -> tuple[Record | None, int]:
+        """What a Job found fault with, and which attempt at it the Job saw (0: not told).
+
+        A report names what is bad by its key; the source where it names none of the others.
+        """
+        for place, one in enumerate(self.beside):
+            if one is not None and report is not None and report.key == one.key:
+                told = job.also_attempts
+                return one, told[place] if place < len(told) else 0
+        return self.source, job.source_attempt
+
+    def to_withdraw(self, job: JobView, report: Report | None) -> Record | None:
+        """What a Job found damaged, if that is the one that is recorded.
+
+        A Job of an earlier operator does not say which one it worked on: its next attempt will.
+        """
+        bad, seen = self.blamed(job, report)
+        return bad if bad is not None and seen == bad.attempt > 0 else None
+
+
+def sources_of(artifact: Artifact, claim_uid: str, records: Records) -> Sources:
+    """The records of what an artifact is made from, or a score loads."""
+    beside = tuple(records.get((claim_uid, STEP_MODEL, key)) for key in artifact.also)
+    return Sources(_source_of(artifact, claim_uid, records), beside)
+
+
+def _source_of(artifact: Artifact, claim_uid: str, records: Records) -> Record | None:
     if artifact.step == STEP_SCORE:
         loaded = (
             records.get((claim_uid, step, artifact.source_key))
@@ -103,19 +140,12 @@ def source_of(artifact: Artifact, claim_uid: str, records: Records) -> Record | 
     return records.get((claim_uid, step, artifact.source_key)) if step else None
 
 
-def outdated(job: JobView, report: Report | None, source: Record | None) -> bool:
+def outdated(job: JobView, report: Report | None, sources: Sources) -> bool:
     """Whether a failed Job found fault with a source that has been made anew since."""
-    if not job.failed or report is None or _blame(report) is not Blame.SOURCE or source is None:
+    if not job.failed or report is None or _blame(report) is not Blame.SOURCE:
         return False
-    return bool(job.source_attempt) and job.source_attempt != source.attempt
-
-
-def may_withdraw(job: JobView, source: Record | None) -> bool:
-    """Whether the source that a Job found damaged is the one that is recorded.
-
-    A Job of an earlier operator does not say which one it worked on: its next attempt will.
-    """
-    return source is not None and job.source_attempt == source.attempt > 0
+    bad, seen = sources.blamed(job, report)
+    return bad is not None and bool(seen) and seen != bad.attempt
 
 
 def memory_raised(artifact: Artifact, last: JobView | None) -> bool:

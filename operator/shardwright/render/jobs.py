@@ -20,8 +20,10 @@ from shardwright.runner.contract import (
     STEP_ADAPTER,
     STEP_CHECKPOINT,
     STEP_ENGINE,
+    STEP_MODEL,
     STEP_SCORE,
     STORE,
+    Also,
     StepRequest,
     artifact_folder,
     encode,
@@ -58,6 +60,10 @@ def step_request(
         deployment=deployment,
         config=dict(artifact.config) if isinstance(artifact, Score) else {},
         leader=leader,
+        also=tuple(
+            Also(STEP_MODEL, key, f"{STORE}/{artifact_folder(STEP_MODEL, key)}")
+            for key in artifact.also
+        ),
     )
 
 
@@ -71,6 +77,7 @@ def step_job(
     settings: Settings,
     runner_config_map: str,
     source_attempt: int = 0,
+    also_attempts: tuple[int, ...] = (),
     leader: str = "",
 ) -> Manifest:
     """The suspended Job of one attempt.
@@ -85,12 +92,13 @@ def step_job(
         settings: Deadlines.
         runner_config_map: Name of the namespace's ConfigMap that holds the runner.
         source_attempt: Which attempt made what the step works on; 0 for a model's fetch.
+        also_attempts: The same of what it reads beside that, in order.
         leader: DNS name of the replica that a score asks.
     """
     fetch = artifact.step in FETCHED
     # An engine is built from the checkpoint alone; these two read the models themselves.
     reads = artifact.step in (STEP_CHECKPOINT, STEP_SCORE)
-    marks = labels_of(artifact, attempt, claim.uid, source_attempt)
+    marks = labels_of(artifact, attempt, claim.uid, source_attempt, also_attempts)
     of_model = source_claim(spec) if reads else ""
     placed = common.volumes(
         spec,
@@ -166,10 +174,16 @@ def _secret(artifact: Artifact, spec: CommonSpec) -> SecretReference | None:
 
 
 def labels_of(
-    artifact: Artifact, attempt: int, claim_uid: str, source_attempt: int = 0
+    artifact: Artifact,
+    attempt: int,
+    claim_uid: str,
+    source_attempt: int = 0,
+    also_attempts: tuple[int, ...] = (),
 ) -> dict[str, str]:
     """Labels of a step Job and its pod: they are read back as the Job's identity."""
     source = {names.LABEL_SOURCE_ATTEMPT: str(source_attempt)} if source_attempt else {}
+    if also_attempts:
+        source[names.LABEL_ALSO_ATTEMPTS] = ".".join(str(one) for one in also_attempts)
     return common.labels(
         {
             names.LABEL_STEP: artifact.step,

@@ -12,7 +12,15 @@ from typing import Any, Protocol, runtime_checkable
 from shardwright.api.settings import Settings
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.resolved import Artifact, Draft, Resolved
-from shardwright.runner.contract import AdapterServing, Command, ModelFacts, Prepared
+from shardwright.runner.contract import (
+    STEP_MODEL,
+    STORE,
+    AdapterServing,
+    Command,
+    ModelFacts,
+    Prepared,
+    artifact_folder,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,18 @@ class ModelSource:
     folder: str
     facts: ModelFacts
     draft: Draft | None = None
+
+
+def stored(*asked: ModelSource | Draft | None) -> tuple[str, ...]:
+    """Keys of those that lie on the deployment's claim, where they were fetched to.
+
+    What lies on a claim of the user's own has no manifest to be checked by.
+    """
+    return tuple(
+        one.key
+        for one in asked
+        if one is not None and one.folder == f"{STORE}/{artifact_folder(STEP_MODEL, one.key)}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

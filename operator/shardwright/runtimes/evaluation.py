@@ -8,6 +8,7 @@ as a number.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ from shardwright.runner.contract import (
     artifact_key,
 )
 from shardwright.runtimes import tensorrt_serve
-from shardwright.runtimes.base import ModelSource, Refusal
+from shardwright.runtimes.base import ModelSource, Refusal, stored
 from shardwright.runtimes.evaluation_ways import ECHO, Way, lm_eval_image, way_of
 from shardwright.runtimes.tensorrt_precision import model_dtype
 
@@ -91,6 +92,7 @@ def score_of(
         config=_config(resolved) if own else {},
         asks_leader=not own,
         loads=_served(resolved, model) if own else "",
+        also=_reads(way, resolved, model),
     )
 
 
@@ -136,6 +138,18 @@ def baseline_of(
         config=config,
         loads=model.folder,
     )
+
+
+def _reads(way: Way, resolved: Resolved, model: ModelSource) -> tuple[str, ...]:
+    """What a tool reads beside what it loads: the tokenizer, and what drafts for its own copy."""
+    if way is Way.PERPLEXITY:
+        return ()
+    if way is Way.LM_EVAL:
+        return stored(model)
+    tokenizer = model if _served(resolved, model) != model.folder else None
+    draft = model.draft
+    drafts = draft is not None and draft.folder in json.dumps(_config(resolved))
+    return stored(tokenizer, draft if drafts and draft and draft.key != model.key else None)
 
 
 def _accuracy(spec: LLMDeploymentSpec) -> Accuracy:

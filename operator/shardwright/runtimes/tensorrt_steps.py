@@ -34,7 +34,7 @@ from shardwright.runner.contract import (
     engine_files,
 )
 from shardwright.runtimes import tensorrt_lora, tensorrt_speculative
-from shardwright.runtimes.base import ModelSource
+from shardwright.runtimes.base import ModelSource, stored
 from shardwright.runtimes.tensorrt_experts import convert_flags
 from shardwright.runtimes.tensorrt_precision import (
     CALIBRATED,
@@ -173,6 +173,8 @@ def _checkpoint(
         gpus=gpus,
         product=spec.gpu.product if gpus else "",
         resources=_resources(settings, gpus, math.ceil(model.facts.bytes * CONVERT_ROOM)),
+        # Heads are read with the model that they are compiled into.
+        also=stored(model.draft) if tensorrt_speculative.compiled_heads(spec) else (),
     )
 
 

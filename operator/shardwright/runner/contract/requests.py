@@ -63,7 +63,8 @@ class StepRequest:
     """What a step Job's pod is asked to do: make the artifact `key` of `step` from `inputs`.
 
     The step `score` makes no files: `config` is written to SERVE_CONFIG for its tool, `leader` is
-    the DNS name of the replica that it asks, empty when the tool loads the engine itself.
+    the DNS name of the replica that it asks, empty when the tool loads the engine itself. `also` is
+    what a step reads beside its source, to be checked like that.
     """
 
     step: str
@@ -76,6 +77,7 @@ class StepRequest:
     deployment: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     leader: str = ""
+    also: tuple[Also, ...] = ()
     contract: int = CONTRACT_VERSION
 
 
@@ -139,7 +141,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Also:
-    """An artifact that is loaded beside the served one, to be checked like it before that.
+    """An artifact that is loaded beside the served one, or read by a step beside its source.
 
     `artifact` is its folder, `key` what its manifest must say, made from `inputs`.
     """

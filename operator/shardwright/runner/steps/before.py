@@ -59,6 +59,26 @@ def source_inputs(
         raise _bad_source(request, error.reason, str(error)) from error
 
 
+def beside_there(request: StepRequest, places: Places, between: Callable[[], None]) -> None:
+    """Do nothing if all that the step reads beside its source is there, and whole.
+
+    Raises:
+        StepFailedError: One of them is not; the cause names its key.
+        OSError: The storage failed.
+    """
+    for one in request.also:
+        folder = places.store / artifact_folder(one.step, one.key)
+        try:
+            check(folder, Wanted(one.step, one.key, 0, one.inputs), between=between)
+        except ArtifactError as error:
+            said = (
+                f"{one.step} {one.key}, which this {request.step} reads, is not what it was: "
+                f"{error}; it is made anew, a few times at most"
+            )
+            cause = Cause(ENVIRONMENT, error.reason, said, key=one.key)
+            raise StepFailedError(cause) from error
+
+
 def data_there(request: StepRequest, places: Places) -> None:
     """Do nothing if the calibration data that a command names are on the claim, or are a name.
 

@@ -49,12 +49,17 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a step failed; `evidence` is the line of the log that tells it, if one does."""
+    """Why a step failed.
+
+    `evidence` is the line of the log that tells it, if one does; `key` of the artifact that is to
+    blame, where that is not the step's own source.
+    """
 
     outcome: str
     reason: str
     message: str
     evidence: str = ""
+    key: str = ""
 
 
 def classify(tool: str, ending: Ending, around: Surroundings) -> Cause:

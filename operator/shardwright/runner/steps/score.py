@@ -31,6 +31,7 @@ from shardwright.runner.contract import (
 from shardwright.runner.steps import perplexity
 from shardwright.runner.steps import request as requests
 from shardwright.runner.steps.around import MemoryWatch
+from shardwright.runner.steps.before import beside_there
 from shardwright.runner.steps.classify import Cause
 from shardwright.runner.steps.failure import StepFailedError
 from shardwright.runner.steps.scores import LoggedScore, NoScoreError, Score, saved_score
@@ -59,6 +60,7 @@ class ScoreStep(Step):
         requests.check_score(self.request)
         self._data_there()
         self._loads_what_was_made()
+        beside_there(self.request, self.places, self._between)
         scratch = _Scratch(self.places.scratch / _FOLDER)
         shutil.rmtree(scratch.out, ignore_errors=True)
         scratch.out.mkdir()

@@ -32,7 +32,7 @@ from shardwright.runner.log import say
 from shardwright.runner.publish import ContentError, publish, seal, settle
 from shardwright.runner.steps import request as requests
 from shardwright.runner.steps.around import CGROUP, MemoryWatch, free_bytes
-from shardwright.runner.steps.before import data_there, gpu_entry, source_inputs
+from shardwright.runner.steps.before import beside_there, data_there, gpu_entry, source_inputs
 from shardwright.runner.steps.classify import Cause, Surroundings, classify
 from shardwright.runner.steps.excerpt import with_tail
 from shardwright.runner.steps.failure import DeadlineError, StepFailedError, storage_cause
@@ -137,6 +137,7 @@ class Step:
         """Run the tools in the workspace and seal what they leave."""
         request, out = self.request, workspace.out
         made_from = source_inputs(request, self.places, self._between)
+        beside_there(request, self.places, self._between)
         shape = requests.asked_shape(request, made_from)
         data_there(request, self.places)
         gpu = gpu_entry(request)
@@ -285,7 +286,7 @@ class Step:
             reason=cause.reason,
             message=cause.message,
             step=self.request.step,
-            key=self.request.key,
+            key=cause.key or self.request.key,
             tools=tool_versions(),
             seconds=self._seconds(),
         )
