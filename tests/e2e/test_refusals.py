@@ -305,7 +305,7 @@ BY_FACTS = {
     "heads that ranks cannot share": Case(
         {"parallelism": {"tensor": 3, "pipeline": 1}},
         "HeadsNotDivisible",
-        ("parallelism.tensor 3", "32 attention heads", "is 2"),
+        ("parallelism.tensor 3", "32 attention heads", "use parallelism.tensor 2"),
     ),
     "KV heads that ranks cannot share": Case(
         # 48 attention heads would do for 6 ranks, 8 KV heads do not.
@@ -314,12 +314,12 @@ BY_FACTS = {
             "parallelism": {"tensor": 6, "pipeline": 1},
         },
         "HeadsNotDivisible",
-        ("parallelism.tensor 6", "8 KV heads", "is 4"),
+        ("parallelism.tensor 6", "8 KV heads", "use parallelism.tensor 4"),
     ),
     "more stages than layers": Case(
         {"parallelism": {"tensor": 1, "pipeline": 33}},
         "MoreStagesThanLayers",
-        ("parallelism.pipeline 33", "32 layers", "at most 32"),
+        ("parallelism.pipeline 33", "32 layers", "use parallelism.pipeline 32"),
     ),
     "a GPTQ name over a 16-bit model": Case(
         {

@@ -301,12 +301,17 @@ def test_an_engine_without_paged_context_takes_no_chunks_and_reuses_nothing(
     [
         ({"tensor": 8}, {}, "", ()),
         ({"tensor": 16}, {}, "", ()),  # 8 KV heads, each kept by two ranks
-        ({"tensor": 3}, {}, "HeadsNotDivisible", ("tensor 3", "32 attention heads", "is 2")),
+        (
+            {"tensor": 3},
+            {},
+            "HeadsNotDivisible",
+            ("tensor 3", "32 attention heads", "; use parallelism.tensor 2"),
+        ),
         (
             {"tensor": 6},
             {"heads": 24, "kv_heads": 4},
             "HeadsNotDivisible",
-            ("tensor 6", "4 KV heads", "is 4"),
+            ("tensor 6", "4 KV heads", "use parallelism.tensor 4"),
         ),
         ({"tensor": 8}, {"heads": 64, "kv_heads": 1}, "", ()),
         ({"tensor": 8}, {"heads": 0, "kv_heads": 0}, "", ()),
@@ -315,7 +320,7 @@ def test_an_engine_without_paged_context_takes_no_chunks_and_reuses_nothing(
             {"pipeline": 33},
             {},
             "MoreStagesThanLayers",
-            ("pipeline 33", "32 layers", "at most 32"),
+            ("pipeline 33", "32 layers", "use parallelism.pipeline 32"),
         ),
         (
             {},
@@ -403,11 +408,10 @@ def test_what_is_accepted_splits_evenly_and_what_is_refused_says_what_would(
         and pipeline <= layers
     )
     assert (refusal is None) == fits
-    if refusal and refusal.reason == "HeadsNotDivisible":
-        offered = int(refusal.message.rsplit(" ", 1)[1])
-        again = specs.spec(parallelism={"tensor": offered})
-        further = ENGINE.refuse_model(again, model)
-        assert further is None or "KV heads" in further.message
+    if refusal:
+        changed = {path.removeprefix("parallelism."): value for path, value in refusal.fix}
+        again = specs.spec(parallelism={"tensor": tensor, "pipeline": pipeline, **changed})
+        assert ENGINE.refuse_model(again, model) is None
 
 
 @given(

@@ -28,11 +28,14 @@ class Refusal:
     """Why something cannot be done: a stable CamelCase reason, and what to do about it.
 
     `source` names the entry of the list of sources that says so, for what a runtime cannot do.
+    `fix` has the fields of a spec to change, where the way out is a matter of values: path and
+    value, None to leave the field out.
     """
 
     reason: str
     message: str
     source: str = ""
+    fix: tuple[tuple[str, int | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

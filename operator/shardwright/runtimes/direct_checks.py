@@ -26,6 +26,7 @@ from shardwright.runtimes.experts import MODEL_CHECKS as EXPERT_CHECKS
 from shardwright.runtimes.flag_files import refuse_config
 from shardwright.runtimes.loads import refuse_checkpoint
 from shardwright.runtimes.published import published
+from shardwright.runtimes.split_advice import refuse_split
 from shardwright.runtimes.tensorrt_model_checks import (
     heads_not_divisible,
     more_stages_than_layers,
@@ -240,12 +241,26 @@ SPEC_CHECKS: tuple[SpecCheck, ...] = (
 )
 
 ModelCheck = Callable[[LLMDeploymentSpec, ModelFacts], Refusal | None]
-# What any engine needs of a model's shape.
-SHAPE_CHECKS: tuple[ModelCheck, ...] = (
+# What any engine needs of a model's split.
+SPLIT_CHECKS: tuple[ModelCheck, ...] = (
     *EXPERT_CHECKS,
     groups_not_possible,
     heads_not_divisible,
     more_stages_than_layers,
+)
+
+
+def split_not_possible(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+    """Ranks, stages or groups that the model cannot be split into."""
+    return refuse_split(spec, facts, SPLIT_CHECKS, (_not_drafting,))
+
+
+def _not_drafting(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:  # noqa: ARG001
+    return direct_speculative.refuse(spec)
+
+
+SHAPE_CHECKS: tuple[ModelCheck, ...] = (
+    split_not_possible,
     sequence_too_long,
     direct_speculative.drafts_over_stages,
 )

@@ -68,16 +68,14 @@ def groups_not_possible(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal |
         return Refusal(
             "ExpertsNotSupported",
             f"parallelism.expert {split.expert_groups} with tensor {split.tensor}: vLLM deals "
-            f"experts out to all ranks of a stage or to none; use {split.tensor}, leave it out, or "
-            "use runtime SGLang",
+            "experts out to all ranks of a stage or to none",
             source="vllm-expert-parallel-size",
         )
     if split.attention_groups > 1 and split.pipeline > 1:
         return Refusal(
             "AttentionDataNotSupported",
             f"parallelism.attentionData {split.attention_groups} with pipeline {split.pipeline}: "
-            "vLLM deals nodes out to attention groups first, so that no node would be a stage; use "
-            "one stage, leave attentionData out, or use runtime SGLang",
+            "vLLM deals nodes out to attention groups first, so that no node would be a stage",
             source="vllm-data-parallel-nodes",
         )
     return None
@@ -90,6 +88,6 @@ def _adapters_in_groups(spec: LLMDeploymentSpec) -> Refusal | None:
     return Refusal(
         "AttentionDataNotSupported",
         f"parallelism.attentionData {groups} with lora: SGLang loads no adapter while it serves "
-        "into more than one attention group; leave attentionData out, or lora",
+        "into more than one attention group",
         source="sglang-lora-groups",
     )

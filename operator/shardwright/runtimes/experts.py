@@ -21,19 +21,13 @@ def experts_not_divisible(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal
     if not experts:
         return Refusal(
             "ExpertsNotDivisible",
-            f"parallelism.expert {groups}: {facts.architecture} has no routed experts to deal out; "
-            "leave it out",
+            f"parallelism.expert {groups}: {facts.architecture} has no routed experts to deal out",
             source="experts-of-dense",
         )
-    fit = [
-        size
-        for size in range(1, groups)
-        if experts % size == 0 and spec.parallelism.tensor % size == 0
-    ]
     return Refusal(
         "ExpertsNotDivisible",
         f"parallelism.expert {groups} does not divide the model's {counted(experts, 'expert')}: "
-        f"every rank holds equally many; use {fit[-1]}",
+        "every rank holds equally many",
     )
 
 
@@ -45,7 +39,7 @@ def attention_by_data_of_dense(spec: LLMDeploymentSpec, facts: ModelFacts) -> Re
     return Refusal(
         "AttentionDataWithoutExperts",
         f"parallelism.attentionData {groups}: {facts.architecture} has no experts for the groups "
-        "to share, so that they would be replicas which wait for each other; use replicas",
+        "to share, so that they would be replicas which wait for each other (spec.replicas)",
         source="attention-data-of-dense",
     )
 

@@ -78,7 +78,6 @@ def attention_not_in_all_ranks(spec: LLMDeploymentSpec, facts: ModelFacts) -> Re
     return Refusal(
         "AttentionDataNotSupported",
         f"parallelism.attentionData {split.attention_groups} with tensor {split.tensor}: "
-        "TensorRT-LLM runs attention by data in as many groups as there are tensor ranks; use "
-        f"{split.tensor}, or leave it out",
+        "TensorRT-LLM runs attention by data in as many groups as there are tensor ranks",
         source="trtllm-attention-data-all",
     )

@@ -15,6 +15,7 @@ from shardwright.runtimes.elsewhere import elsewhere
 from shardwright.runtimes.experts import MODEL_CHECKS as EXPERT_CHECKS
 from shardwright.runtimes.loads import loads, refuse_checkpoint
 from shardwright.runtimes.published import kinds
+from shardwright.runtimes.split_advice import refuse_split
 from shardwright.runtimes.tensorrt_experts import attention_not_in_all_ranks
 from shardwright.runtimes.tensorrt_precision import Compute
 from shardwright.runtimes.tensorrt_steps import CONVERTERS, needs_checkpoint, needs_quantizer
@@ -24,24 +25,16 @@ def heads_not_divisible(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal |
     """Attention heads, or KV heads, that tensor ranks cannot share evenly."""
     tensor = spec.parallelism.attention_ranks
     if facts.heads and facts.heads % tensor:
-        fit = [size for size in range(1, tensor) if facts.heads % size == 0]
         return Refusal(
             "HeadsNotDivisible",
-            f"{_ranks(spec)} does not divide the model's {facts.heads} attention "
-            f"heads; the next smaller size that does is {fit[-1]}",
+            f"{_ranks(spec)} does not divide the model's {facts.heads} attention heads",
         )
     # With fewer KV heads than ranks each head is kept by several of them.
     kv_heads = facts.kv_heads
     if kv_heads and kv_heads % tensor and tensor % kv_heads:
-        fit = [
-            size
-            for size in range(1, tensor)
-            if facts.heads % size == 0 and (kv_heads % size == 0 or size % kv_heads == 0)
-        ]
         return Refusal(
             "HeadsNotDivisible",
-            f"{_ranks(spec)} and the model's {kv_heads} KV heads: one must divide the "
-            f"other; the next smaller size that fits is {fit[-1]}",
+            f"{_ranks(spec)} and the model's {kv_heads} KV heads: one must divide the other",
         )
     return None
 
@@ -64,8 +57,7 @@ def more_stages_than_layers(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refus
         return None
     return Refusal(
         "MoreStagesThanLayers",
-        f"parallelism.pipeline {pipeline} exceeds the model's {facts.layers} layers; use at most "
-        f"{facts.layers}",
+        f"parallelism.pipeline {pipeline} exceeds the model's {facts.layers} layers",
     )
 
 
@@ -191,11 +183,21 @@ def remote_code_not_trusted(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refus
 
 
 ModelCheck = Callable[[LLMDeploymentSpec, ModelFacts], Refusal | None]
-MODEL_CHECKS: tuple[ModelCheck, ...] = (
+SPLIT_CHECKS: tuple[ModelCheck, ...] = (
     *EXPERT_CHECKS,
     attention_not_in_all_ranks,
     heads_not_divisible,
     more_stages_than_layers,
+)
+
+
+def split_not_possible(spec: LLMDeploymentSpec, facts: ModelFacts) -> Refusal | None:
+    """Ranks, stages or groups that the model cannot be split into."""
+    return refuse_split(spec, facts, SPLIT_CHECKS)
+
+
+MODEL_CHECKS: tuple[ModelCheck, ...] = (
+    split_not_possible,
     sequence_too_long,
     gptq_checkpoint_required,
     model_already_quantized,
