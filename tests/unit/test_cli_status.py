@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
-from shardwright.api.status import Condition, LLMDeploymentStatus
-from shardwright.cli.status import turns
+from shardwright.api.status import BenchmarkStatus, Condition, LLMDeploymentStatus
+from shardwright.cli.status import benchmark_line, turns
 
 
 def state(*conditions: tuple[str, str, str, str]) -> LLMDeploymentStatus:
@@ -56,3 +57,66 @@ def test_the_same_words_are_written_out_once_and_a_turn_is_not_repeated() -> Non
     assert plain(found, shown) == []
     later = state(("Ready", "False", "ImagePullFailed", "another one"))
     assert plain(later, shown) == ["Ready=False ImagePullFailed: another one"]
+
+
+POINT = {
+    "concurrency": 8,
+    "tokensPerSecond": 1234.5,
+    "requestsPerSecond": 2,
+    "ttftMs": 1,
+    "ttftP99Ms": 2,
+    "tpotMs": 3,
+    "tpotP99Ms": 4,
+}
+RUN = {
+    "revision": "m-0123",
+    "date": "2026-11-30T10:00:00Z",
+    "tool": "vllm-bench-serve of vllm:v1",
+    "inputLen": 2048,
+    "outputLen": 512,
+    "points": [POINT],
+    "knee": 8,
+}
+SAID = (
+    "benchmark of 2026-11-30T10:00:00Z: at most 1,234 output tokens a second of a replica, knee at "
+    "8 requests at once (2048 tokens in, 512 out, vllm-bench-serve of vllm:v1)"
+)
+
+
+@pytest.mark.parametrize(
+    ("serving", "more"),
+    [
+        ("m-0123", ""),
+        ("m-4567", "; it is of revision m-0123, m-4567 serves now: measure again"),
+        ("", "; it is of revision m-0123, none serves now: measure again"),
+    ],
+)
+def test_a_benchmark_is_shown_with_the_revision_it_is_of(serving: str, more: str) -> None:
+    assert benchmark_line(BenchmarkStatus.model_validate(RUN), serving) == SAID + more
+
+
+def test_a_benchmark_s_words_move_no_terminal() -> None:
+    run = BenchmarkStatus.model_validate({**RUN, "knee": 0, "points": [], "tool": "\x1b[2J\nx"})
+    line = benchmark_line(run, "m-0123")
+    assert line.endswith("no knee seen (2048 tokens in, 512 out, \ufffd[2J\ufffdx)")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "text",
+        [],
+        {},
+        {**RUN, "points": [POINT] * 17},
+        {**RUN, "points": [{**POINT, "concurrency": "many"}]},
+        {**RUN, "tool": "x" * 1025},
+        {**RUN, "revision": "x" * 254},
+        {**RUN, "advice": ["x"] * 9},
+        {**RUN, "advice": ["x" * 1025]},
+        {**RUN, "inputLen": None},
+    ],
+)
+def test_a_benchmark_that_cannot_be_read_is_passed_over_and_stops_nothing(told: object) -> None:
+    found = LLMDeploymentStatus.model_validate({"replicas": 3, "benchmark": told})
+    assert found.benchmark is None
+    assert found.replicas == 3

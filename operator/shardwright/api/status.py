@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import (
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
 
 from shardwright.api.spec import Model
 
@@ -223,16 +230,18 @@ class BenchmarkPoint(StatusModel):
 class BenchmarkStatus(StatusModel):
     """The last measured run of a replica; of another revision it says nothing of this one."""
 
-    revision: str
-    date: str
-    tool: str
+    revision: Annotated[str, StringConstraints(max_length=253)]
+    date: Annotated[str, StringConstraints(max_length=64)]
+    tool: Annotated[str, StringConstraints(max_length=1024)]
     input_len: int
     output_len: int
     points: list[BenchmarkPoint] = Field(max_length=16)
     knee: int = Field(
         default=0, description="Concurrency after which throughput hardly rises; 0: not reached."
     )
-    advice: list[str] = Field(default_factory=list, max_length=8)
+    advice: list[Annotated[str, StringConstraints(max_length=1024)]] = Field(
+        default_factory=list, max_length=8
+    )
 
 
 class LLMDeploymentStatus(StatusModel):
@@ -266,3 +275,15 @@ class LLMDeploymentStatus(StatusModel):
     benchmark: BenchmarkStatus | None = Field(
         default=None, description="Written by `shardwright benchmark`, not by the operator."
     )
+
+    @field_validator("benchmark", mode="wrap")
+    @classmethod
+    def _of_another(
+        cls, value: object, handler: ValidatorFunctionWrapHandler
+    ) -> BenchmarkStatus | None:
+        """What others wrote and cannot be read is passed over: it must stop no deployment."""
+        try:
+            found: BenchmarkStatus | None = handler(value)
+        except ValidationError:
+            return None
+        return found

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from shardwright.api.settings import Settings
-from shardwright.api.status import LLMDeploymentStatus
+from shardwright.api.status import BenchmarkStatus, LLMDeploymentStatus
 from shardwright.apply.client import connect
 from shardwright.apply.errors import ClusterError
 from shardwright.cli.fleetmap import draw
@@ -144,6 +144,31 @@ def _table(console: Console, view: DeploymentView, state: LLMDeploymentStatus) -
             ", ".join(group.nodes),
         )
     console.print(groups)
+    if state.benchmark is not None:
+        console.print(benchmark_line(state.benchmark, _serving(state)), markup=False)
+
+
+def _serving(state: LLMDeploymentStatus) -> str:
+    return "" if state.engine is None else state.engine.serving.revision
+
+
+def benchmark_line(run: BenchmarkStatus, serving: str) -> str:
+    """What was measured last, and whether it is of the revision that serves.
+
+    Args:
+        run: As status has it; anybody who may write there wrote it.
+        serving: The revision that serves; empty where none does.
+    """
+    best = max((point.tokens_per_second for point in run.points), default=0.0)
+    knee = f"knee at {run.knee} requests at once" if run.knee else "no knee seen"
+    said = (
+        f"benchmark of {run.date}: at most {best:,.0f} output tokens a second of a replica, {knee} "
+        f"({run.input_len} tokens in, {run.output_len} out, {run.tool})"
+    )
+    if run.revision != serving:
+        now = f"{serving} serves now" if serving else "none serves now"
+        said += f"; it is of revision {run.revision}, {now}: measure again"
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in said)
 
 
 def _whole(header: str) -> Column:
