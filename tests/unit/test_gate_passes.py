@@ -96,6 +96,7 @@ class World:
             RecordState.READY,
             commit="abc",
             facts=specs.LLAMA_8B,
+            attempt=1,
         )
         if self.fetched:
             self.records.setdefault(key, there)
@@ -188,6 +189,8 @@ class World:
                 step=artifact.step,
                 key=artifact.key,
                 attempt=intent.attempt,
+                source_attempt=intent.source_attempt,
+                also_attempts=intent.also_attempts,
                 claim_uid=specs.CLAIM.uid,
                 owners=("uid",),
                 complete=True,
@@ -616,3 +619,27 @@ def test_a_candidate_that_breaks_speaks_against_no_one_who_loads_the_same() -> N
     assert world.condition("Stalled")[:2] == ("True", "ProofFailed")
     world.edit(parallelism=SPLIT)
     assert world.condition("Ready")[:2] == ("True", "AllReplicasReady"), "it is known to load"
+
+
+@pytest.mark.parametrize("damaged", ["engine", "model"])
+def test_what_a_score_finds_damaged_is_made_anew_and_measured_again(damaged: str) -> None:
+    """The engine that it loads, or the model whose tokenizer it reads."""
+
+    class Found(World):
+        def run(self, intent: CreateStep) -> None:
+            super().run(intent)
+            job = self.jobs[-1]
+            if job.step != STEP_SCORE or job.attempt > 1:
+                return
+            self.jobs[-1] = replace(job, complete=False, failed=True)
+            bad = {"engine": job.key, "model": model_key(self.spec)}[damaged]
+            self.reports[job.uid] = Report(
+                "Environment", reason="ManifestMismatch", message="truncated", key=bad
+            )
+
+    world = Found(TensorRT=60.0)
+    world.edit({**MMLU, "minScore": 50.0})
+    assert world.condition("Ready")[:2] == ("True", "AllReplicasReady")
+    assert world.made == ["checkpoint", "engine", "score", damaged, "score"]
+    remade = [one for one in world.records.values() if one.step == damaged]
+    assert [(one.attempt, one.rebuilds) for one in remade] == [(2, 1)]
