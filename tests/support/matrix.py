@@ -7,9 +7,10 @@ test and for the table in docs/support-matrix.md.
 
 from __future__ import annotations
 
-from collections import Counter
+import functools
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,20 @@ class Taken:
         return tuple(artifact.step for artifact in self.resolved.artifacts)
 
 
-Answer = Taken | Refusal
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What stands against a cell in its plain form, and what else where other things do.
+
+    Plain is what a reader thinks of first: the GPU that the row runs on without adapters and draft
+    (the first of GPUS where it runs nowhere), the checkpoint that the precision needs, and the
+    first of DRAFTS. `others` stand against it with other drafts, or on other GPUs.
+    """
+
+    cause: Refusal
+    others: tuple[Refusal, ...]
+
+
+Answer = Taken | Refused
 
 
 def cells() -> Iterator[Cell]:
@@ -120,15 +134,38 @@ def cells() -> Iterator[Cell]:
         yield Cell(served, weights, shape, lora, draft)
 
 
+def _quantized(method: str, **section: Any) -> Checkpoint:
+    config = {"quantization_config": {"quant_method": method, **section}}
+    facts = specs.facts(quantization=method, config=json.dumps(config))
+    return Checkpoint(f"hf://org/model-{method}", facts)
+
+
+def _compressed(bits: int, kind: str, inputs: int | None) -> Checkpoint:
+    activations = {"num_bits": inputs, "type": kind} if inputs else None
+    group = {"weights": {"num_bits": bits, "type": kind}, "input_activations": activations}
+    return _quantized("compressed-tensors", config_groups={"group_0": group})
+
+
 # What people publish, in the order in which it is tried; facts as the fetch reads them.
 CHECKPOINTS: Mapping[str, Checkpoint] = {
     "16 bits": Checkpoint("hf://org/model", specs.LLAMA_8B),
-    "AWQ": Checkpoint("hf://org/model-awq", specs.facts(quantization="awq")),
-    "GPTQ": Checkpoint("hf://org/model-gptq", specs.facts(quantization="gptq")),
-    "compressed-tensors": Checkpoint(
-        "hf://org/model-w8a8", specs.facts(quantization="compressed-tensors")
-    ),
-    "ModelOpt": Checkpoint("hf://org/model-nvfp4", specs.facts(quantization="modelopt")),
+    "AWQ": _quantized("awq", bits=4),
+    "GPTQ": _quantized("gptq", bits=4),
+    "ModelOpt NVFP4": _quantized("modelopt", quant_algo="NVFP4"),
+    "ModelOpt W4A8 AWQ": _quantized("modelopt", quant_algo="W4A8_AWQ"),
+    "compressed-tensors W8A8 INT8": _compressed(8, "int", 8),
+    "compressed-tensors W8A16 INT8": _compressed(8, "int", None),
+    "compressed-tensors W4A16 INT4": _compressed(4, "int", None),
+    "compressed-tensors W4A4 NVFP4": _compressed(4, "float", 4),
+}
+# The checkpoint that a precision needs, where a runtime does not make it of 16 bits.
+_NEEDED: Mapping[WeightPrecision, str] = {
+    WeightPrecision.INT4_AWQ: "AWQ",
+    WeightPrecision.INT4_GPTQ: "GPTQ",
+    WeightPrecision.INT8_SMOOTHQUANT: "compressed-tensors W8A8 INT8",
+    WeightPrecision.INT8: "compressed-tensors W8A16 INT8",
+    WeightPrecision.W4A8_AWQ: "ModelOpt W4A8 AWQ",
+    WeightPrecision.NVFP4: "ModelOpt NVFP4",
 }
 # What drafts, in the order in which it is tried: methods with files of their own.
 DRAFTS: Mapping[str, Mapping[str, Any]] = {
@@ -156,30 +193,47 @@ def wish(
     )
 
 
-def answer(cell: Cell) -> Answer:
-    """What the runtime makes of a cell: of all that was tried the first it takes.
+def plain_checkpoint(cell: Cell) -> Checkpoint:
+    """16 bits where the runtime makes the precision of them, else the one that brings it."""
+    makes = cell.served.backend is not None and cell.weights is not WeightPrecision.INT4_GPTQ
+    return CHECKPOINTS["16 bits" if makes else _NEEDED.get(cell.weights, "16 bits")]
 
-    Nothing it takes leaves the refusal that stood most often, whatever else was chosen.
-    """
-    engine = runtime(cell.served.runtime)
-    refused: list[Refusal] = []
-    drafts: Mapping[str, Mapping[str, Any] | None] = DRAFTS if cell.draft else {"": None}
-    for (gpu, compute), (name, draft), checkpoint in product(
-        GPUS.items(), drafts.items(), CHECKPOINTS.values()
-    ):
-        spec = wish(cell, gpu, checkpoint, draft)
-        facts, drafts_facts = checkpoint.facts, DRAFT_FACTS if draft is not None else None
-        refusal = (
-            engine.refuse_spec(spec, compute)
-            or refuse_draft(spec, facts, drafts_facts)
-            or engine.refuse_model(spec, facts)
-        )
-        if refusal is None:
-            return Taken(specs.resolved(spec, facts, draft=drafts_facts), gpu, checkpoint, name)
-        refused.append(refusal)
-    kinds = Counter((one.reason, one.source) for one in refused)
-    (kind, _), *_ = kinds.most_common(1)
-    return next(one for one in refused if (one.reason, one.source) == kind)
+
+def tried(cell: Cell, gpu: str, checkpoint: Checkpoint, method: str) -> Taken | Refusal:
+    """What the runtime makes of a cell on this GPU, from this checkpoint, with this draft."""
+    engine, draft = runtime(cell.served.runtime), DRAFTS.get(method)
+    spec, facts = wish(cell, gpu, checkpoint, draft), checkpoint.facts
+    drafts_facts = DRAFT_FACTS if draft is not None else None
+    refusal = (
+        engine.refuse_spec(spec, GPUS[gpu])
+        or refuse_draft(spec, facts, drafts_facts)
+        or engine.refuse_model(spec, facts, GPUS[gpu])
+    )
+    if refusal is not None:
+        return refusal
+    return Taken(specs.resolved(spec, facts, draft=drafts_facts), gpu, checkpoint, method)
+
+
+@functools.cache
+def answer(cell: Cell) -> Answer:
+    """What the runtime makes of a cell: of all that was tried the first it takes."""
+    methods = tuple(DRAFTS) if cell.draft else ("",)
+    for gpu, method, checkpoint in product(GPUS, methods, CHECKPOINTS.values()):
+        found = tried(cell, gpu, checkpoint, method)
+        if isinstance(found, Taken):
+            return found
+    bare = replace(cell, lora=False, draft=False)
+    row = answer(bare) if bare != cell else None
+    # That other GPUs lack a precision is told of the row.
+    gpus = (row.gpu,) if isinstance(row, Taken) else tuple(GPUS)
+    checkpoint = plain_checkpoint(cell)
+    refused: dict[tuple[str, str], Refusal] = {}
+    for gpu, method in product(gpus, methods):
+        found = tried(cell, gpu, checkpoint, method)
+        assert isinstance(found, Refusal)
+        refused.setdefault((found.reason, found.source), found)
+    cause, *others = refused.values()
+    return Refused(cause, tuple(others))
 
 
 # Of a checkpoint's kind, by runtime; what a table leaves out is refused by its name.
@@ -225,6 +279,11 @@ and from each kind of published checkpoint. **From**, **GPU** and **made** tell 
 taken without adapters and draft. In the cells stand four answers: **plain · LoRA · draft · both**;
 `+` is taken, a number is the reason below. Drafts are tried in the order {drafts}; where it is not
 the first, its name stands there.
+
+A refused combination tells the cause in its plain form: on the GPU of its row ({first}
+where the row runs nowhere), from the checkpoint that the precision needs (16 bits where the runtime
+makes it), with {draft} as the draft. Numbers in brackets are what else stands against it with other
+drafts, or on other GPUs where the row runs on none.
 """
 
 
@@ -232,7 +291,13 @@ def page(answers: Mapping[Cell, Answer]) -> str:
     """The table as a page of the documents."""
     notes: dict[tuple[str, str], int] = {}
     sections = [
-        _HEAD.format(count=len(answers), gpus=", ".join(GPUS), drafts=", ".join(DRAFTS) or "(none)")
+        _HEAD.format(
+            count=len(answers),
+            gpus=", ".join(GPUS),
+            drafts=", ".join(DRAFTS),
+            first=next(iter(GPUS)),
+            draft=next(iter(DRAFTS)),
+        )
     ]
     for served in SERVED:
         rows = [
@@ -278,6 +343,9 @@ def _marks(
             usual = not draft or found.draft == next(iter(DRAFTS))
             marks.append("+" if usual else found.draft)
         else:
-            number = notes.setdefault((found.reason, found.source), len(notes) + 1)
-            marks.append(str(number))
+            causes = (found.cause, *found.others)
+            cause, *others = (
+                str(notes.setdefault((one.reason, one.source), len(notes) + 1)) for one in causes
+            )
+            marks.append(f"{cause} ({', '.join(others)})" if others else cause)
     return " · ".join(marks)

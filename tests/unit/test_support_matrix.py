@@ -13,10 +13,9 @@ import pytest
 from tests.standin import test_rendered_direct as direct
 from tests.standin.test_rendered_commands import parse
 from tests.support import matrix
-from tests.support.matrix import SERVED, Answer, Cell, Served, Taken
+from tests.support.matrix import SERVED, Answer, Cell, Refused, Served, Taken
 
 from shardwright.api.spec import Backend, Runtime, WeightPrecision
-from shardwright.runtimes.base import Refusal
 from shardwright.runtimes.registry import DIRECT, runtime
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/support-matrix.md"
@@ -68,9 +67,10 @@ def accepted(found: Taken) -> None:
 @each
 def test_what_is_refused_rests_on_a_source(served: Served, answers: Mapping[Cell, Answer]) -> None:
     for cell, found in of(served, answers).items():
-        if isinstance(found, Refusal):
-            assert found.source in matrix.SOURCES, f"{cell}: {found}"
-            assert "not implemented" not in found.message.lower()
+        if isinstance(found, Refused):
+            for one in (found.cause, *found.others):
+                assert one.source in matrix.SOURCES, f"{cell}: {one}"
+                assert "not implemented" not in one.message.lower()
 
 
 @each
@@ -98,6 +98,31 @@ def test_every_runtime_and_precision_is_there(answers: Mapping[Cell, Answer]) ->
             if cell.weights is weights and isinstance(found, Taken)
         ]
         assert taken, f"{weights} runs nowhere"
+
+
+def cause(answers: Mapping[Cell, Answer], cell: Cell) -> tuple[str, set[str]]:
+    found = answers[cell]
+    assert isinstance(found, Refused)
+    return found.cause.source, {one.source for one in found.others}
+
+
+def test_a_refused_cell_tells_what_stands_against_its_plain_form(
+    answers: Mapping[Cell, Answer],
+) -> None:
+    engines = Served(Runtime.TRITON, Backend.TENSORRT)
+    # On the GPU of its row it is adapters; the first GPU does not come to them.
+    cell = Cell(engines, WeightPrecision.NVFP4, "1×1", lora=True, draft=False)
+    assert cause(answers, cell) == ("triton-lora-tensors", set())
+    # With the first draft; others are refused for what they need.
+    engines = Served(Runtime.TENSORRT_LLM, Backend.TENSORRT)
+    cell = Cell(engines, WeightPrecision.INT4_GPTQ, "TP2", lora=False, draft=True)
+    assert cause(answers, cell) == (
+        "trtllm-speculation-pytorch",
+        {"trtllm-quantize-eagle", "trtllm-heads-converters"},
+    )
+    # From the checkpoint that brings the precision, not from all that do not.
+    cell = Cell(Served(Runtime.VLLM), WeightPrecision.W4A8_AWQ, "1×1", lora=False, draft=False)
+    assert cause(answers, cell) == ("vllm-modelopt-algos", set())
 
 
 def test_every_source_is_complete() -> None:
