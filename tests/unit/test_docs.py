@@ -22,6 +22,7 @@ REASON_SOURCES = [
     CODE / "plan/adapter_checks.py",
     CODE / "plan/adapter_report.py",
     CODE / "plan/adapters.py",
+    CODE / "plan/advice.py",
     CODE / "plan/aim.py",
     CODE / "plan/acts.py",
     CODE / "plan/attempts.py",
@@ -111,6 +112,14 @@ def test_every_reason_that_is_described_can_be_given() -> None:
     rows = [line for line in STATUS.splitlines() if line.startswith("| `")]
     firsts = {word for row in rows for word in re.findall(r"`([A-Z]\w+)`", row.split("|")[1])}
     assert firsts - given == set()
+
+
+def test_no_reason_is_described_twice_under_one_heading() -> None:
+    for section in STATUS.split("\n## "):
+        rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+        firsts = [word for row in rows for word in re.findall(r"`([A-Z]\w+)`", row)]
+        twice = sorted({word for word in firsts if firsts.count(word) > 1})
+        assert not twice, section.splitlines()[0]
 
 
 def test_the_words_that_are_no_reasons_are_still_in_the_code() -> None:

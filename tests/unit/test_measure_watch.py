@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.serving import REQUEST
 
-from shardwright.runner.contract import ContractError, ServeRequest, decode, encode
+from shardwright.runner.contract import ContractError, ServeRequest, Usage, decode, encode
 from shardwright.runner.gpus import GPUError
 from shardwright.runner.measures import FAMILIES, ITERATIONS, OWN_FAMILIES, Page, Source
 from shardwright.runner.serve.measure.gpu_use import GPUUse, read_use
@@ -26,6 +26,7 @@ from shardwright.runtimes.metrics import PAGES
 
 DATA = Path(__file__).parents[1] / "data/metrics"
 LEADER = replace(REQUEST, stage=0, revision="abc", served_name="llama", metrics=PAGES["VLLM"]())
+NOTHING = Usage("", 0.0)
 VIEW = View("m", 0, 1, 0, 2, 2, SERVING, engine=True)
 PACE = Pace(sample=0.05, gpus=0.05)
 USE = (GPUUse(0, 0.5, 3 * 2**30, 80 * 2**30), GPUUse(1, None, None, None))
@@ -228,6 +229,25 @@ def test_one_page_that_fails_leaves_the_other_s_series() -> None:
         look = watch.look(time.monotonic())
     assert look.values["shardwright_requests_waiting"] == 2
     assert look.up == {"/prometheus/metrics": True, "/metrics": False}
+
+
+def test_what_was_seen_is_summed_up_for_the_status_page() -> None:
+    lora = (
+        'vllm:lora_requests_info{max_lora="4",running_lora_adapters="legal",'
+        'waiting_lora_adapters="legal"} 1.8e+09\n'
+    )
+    with serving({"/metrics": (200, VLLM + lora)}) as server:
+        asked = replace(LEADER, http_port=server.port)
+        with watching(asked) as watch:
+            eventually(lambda: (watch.usage(time.monotonic()) or NOTHING).busy_seconds)
+            found = watch.usage(time.monotonic())
+    assert found is not None
+    assert (found.revision, found.kv_cache, found.kv_high) == ("abc", 0.875, 1.0)
+    assert (found.running, found.alone) == (19.0, {"legal": 1.0})
+    with watching(replace(LEADER, stage=1)) as worker:
+        assert worker.usage(time.monotonic()) is None
+    with watching(replace(LEADER, metrics=())) as silent:
+        assert silent.usage(time.monotonic()) is None
 
 
 def test_a_worker_tells_of_its_gpus_alone() -> None:

@@ -278,7 +278,9 @@ def ask(port: int, path: str) -> tuple[int, str]:
 
 def test_liveness_is_shallow_readiness_says_why_not_and_status_is_json() -> None:
     views = [VIEW]
-    server = HealthServer(0, lambda: views[-1], lambda: "shardwright_engine_up 0\n")
+    metrics = "shardwright_engine_up 0\n"
+    more = {"usage": {"busySeconds": 60}}
+    server = HealthServer(0, lambda: views[-1], lambda: metrics, lambda: more)
     try:
         assert ask(server.port, "/healthz") == (200, "alive\n")
         code, text = ask(server.port, "/readyz")
@@ -286,6 +288,7 @@ def test_liveness_is_shallow_readiness_says_why_not_and_status_is_json() -> None
         code, text = ask(server.port, "/status?full=1")
         assert code == 200
         assert json.loads(text)["phase"] == "Meeting"
+        assert json.loads(text)["usage"] == {"busySeconds": 60}
         assert ask(server.port, "/metrics") == (200, "shardwright_engine_up 0\n")
         assert ask(server.port, "/else")[0] == 404
         views.append(replace(VIEW, phase="Ending"))

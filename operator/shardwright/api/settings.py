@@ -149,7 +149,8 @@ class Settings(Model):
     fabric_profiles: dict[str, FabricProfile] = Field(default_factory=dict)
     read_links: bool = Field(
         default=True,
-        description="Ask leaders' pods what their ranks talk over (TopologyVerified).",
+        description="Ask leaders' pods what their ranks talk over (TopologyVerified), and how "
+        "their engines are used (status.advice).",
     )
     evaluation_image: str | None = Field(
         default=None,

@@ -244,6 +244,20 @@ class BenchmarkStatus(StatusModel):
     )
 
 
+class AdviceStatus(StatusModel):
+    """What half an hour of serving suggests to change; nothing is done about it."""
+
+    reason: str = Field(description="A stable word.")
+    message: str = ""
+    revision: str = Field(default="", description="Whose replicas it was seen of.")
+    figure: float = Field(
+        default=0.0, description="What it rests on: a share, or a speed over another."
+    )
+    about: str = Field(default="", description="The adapter that it is of, if it is of one.")
+    since: str = Field(default="", description="From when it was looked at.")
+    until: str = Field(default="", description="To when; it stands until another look differs.")
+
+
 class LLMDeploymentStatus(StatusModel):
     """What the operator answers."""
 
@@ -259,6 +273,9 @@ class LLMDeploymentStatus(StatusModel):
     steps: list[StepStatus] = Field(default_factory=list)
     adapters: list[AdapterStatus] = Field(
         default_factory=list, json_schema_extra={"x-list-map-keys": ["name"]}
+    )
+    advice: list[AdviceStatus] = Field(
+        default_factory=list, description="What the use of the replicas that serve suggests."
     )
     failed_revision: str = Field(
         default="", description="A revision that spent its budget and was rolled back."

@@ -6,7 +6,7 @@ import math
 
 from shardwright.benchmark.knee import Curve, bend
 from shardwright.benchmark.results import Point, Run
-from shardwright.benchmark.speculation import (
+from shardwright.sizing.speculation import (
     Drafting,
     alpha_of,
     best_length,

@@ -146,6 +146,13 @@ def _table(console: Console, view: DeploymentView, state: LLMDeploymentStatus) -
     console.print(groups)
     if state.benchmark is not None:
         console.print(benchmark_line(state.benchmark, _serving(state)), markup=False)
+    for one in state.advice:
+        console.print(
+            f"{one.reason} ({one.since} to {one.until}): {one.message}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _serving(state: LLMDeploymentStatus) -> str:

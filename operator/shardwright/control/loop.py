@@ -36,6 +36,7 @@ from shardwright.control.metrics import Metrics
 from shardwright.control.queue import DRAIN_SECONDS, Key, Reconcile, Result, Workers
 from shardwright.control.refresh import Refresher
 from shardwright.control.store import Store
+from shardwright.control.usage import UsageReader
 from shardwright.control.watched import Watch
 
 _log = structlog.get_logger(__name__)
@@ -57,6 +58,7 @@ class Parts:
     metrics: Metrics
     links: LinkReader
     adapters: AdapterReader
+    usage: UsageReader
     add: Callable[[set[Key]], None]
     add_after: Callable[[Key, float], None]
 
@@ -199,6 +201,7 @@ class _Operator:
         )
         self._links = LinkReader(self._workers.add, clock=clock)
         self._adapters = AdapterReader(self._workers.add, clock=clock)
+        self._usage = UsageReader(self._workers.add, clock=clock)
         self._reconcile = make_reconcile(
             Parts(
                 settings=settings,
@@ -208,6 +211,7 @@ class _Operator:
                 metrics=metrics,
                 links=self._links,
                 adapters=self._adapters,
+                usage=self._usage,
                 add=self._workers.add,
                 add_after=self._workers.add_after,
             )
@@ -254,6 +258,7 @@ class _Operator:
             self._task("inventory", self._inventory()),
             self._task("links", self._links.run()),
             self._task("adapters", self._adapters.run()),
+            self._task("usage", self._usage.run()),
             self._task("workers", self._workers.run()),
         ]
         watches, *others = parts

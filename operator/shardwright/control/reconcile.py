@@ -29,6 +29,7 @@ from shardwright.control.situate import SecretThere, Situator
 from shardwright.control.transitions import transitions
 from shardwright.observe.world import DeploymentView
 from shardwright.plan.adapter_report import readers
+from shardwright.plan.advice import telling
 from shardwright.plan.deployment import after_quota, decide
 from shardwright.plan.links import unheard
 from shardwright.plan.report import applied, report
@@ -52,12 +53,14 @@ class Reconciler:
         self.metrics = parts.metrics
         self.links = parts.links
         self.adapters = parts.adapters
+        self.usage = parts.usage
         self.situator = Situator(
             parts.store,
             parts.settings,
             _secret_there(parts.cluster),
             parts.links,
             parts.adapters,
+            parts.usage,
         )
         self.placer = Placer(parts.store)
         self.collector = Collector(parts.store, parts.executor, parts.settings)
@@ -81,6 +84,7 @@ class Reconciler:
         there = {pod.uid for pod in situation.pods}
         self.links.want(key, unheard(situation, decision.findings), there)
         self.adapters.want(key, readers(decision.findings))
+        self.usage.want(key, telling(situation, decision.findings))
         # Before anything is awaited: what happens meanwhile must wake this key.
         self.store.needs(key, interests(situation, decision))
         refused = ""
@@ -121,6 +125,7 @@ class Reconciler:
         self.situator.forget(key)
         self.links.forget(key)
         self.adapters.forget(key)
+        self.usage.forget(key)
         made_way = [self.placer.forget(key, step=step) for step in (False, True)]
         self.store.wait_for_capacity(key, False)  # noqa: FBT003 - a state
         self.store.keep_plan(key, False)  # noqa: FBT003 - a state

@@ -24,6 +24,7 @@ from shardwright.control.fleets import FleetCounter
 from shardwright.control.links import LinkReader
 from shardwright.control.queue import Key
 from shardwright.control.store import Store
+from shardwright.control.usage import UsageReader
 from shardwright.observe.nodes import node_pools
 from shardwright.observe.world import (
     ClaimView,
@@ -57,6 +58,7 @@ class Situator:
         secret_there: SecretThere,
         links: LinkReader,
         adapters: AdapterReader,
+        usage: UsageReader,
         *,
         clock: Callable[[], float] = time.time,
         jitter: Callable[[], float] = random.random,
@@ -66,6 +68,7 @@ class Situator:
         self._secret_there = secret_there
         self._links = links
         self._adapters = adapters
+        self._usage = usage
         self._clock = clock
         self._jitter = jitter
         # By deployment, so that what is gone leaves nothing behind.
@@ -127,6 +130,7 @@ class Situator:
             links=dict(self._links.heard(_key(view))),
             adapters=dict(self._adapters.heard(_key(view))),
             missing_adapter_secrets=frozenset(lacking),
+            usage=dict(self._usage.heard(_key(view))),
             unreadable=unreadable,
             version_given=not leaves_version_open(view.spec),
         )

@@ -27,6 +27,7 @@ from shardwright.api.status import (
 from shardwright.plan import warned
 from shardwright.plan.adapter_report import adapters_status
 from shardwright.plan.adapters import advice
+from shardwright.plan.advice import advised
 from shardwright.plan.attempts import DOING
 from shardwright.plan.conditions import Outcome, Say, conditions
 from shardwright.plan.gate import Answer, limit_words, verdict
@@ -73,6 +74,7 @@ def report(situation: Situation, decision: Decision, outcome: Outcome) -> LLMDep
             for (step, key), tries in sorted(memory.tries.items())
         ],
         adapters=adapters_status(situation, findings),
+        advice=advised(situation, findings),
         failed_revision=memory.failed_revision,
         failed_cause=_short(memory.failed_cause, 500),
         settled_revision=memory.settled,
@@ -202,11 +204,8 @@ def _shown(score: float | None) -> float | None:
 def _engine(
     situation: Situation, findings: Findings, outcome: Outcome, memory: Memory
 ) -> EngineStatus | None:
-    serving = findings.serving
+    serving = findings.answering
     target = findings.target
-    standing = {group.revision for group in findings.groups if group.ready}
-    if target is not None and findings.target_proven and target.name in standing:
-        serving = target
     shown = ServingEngine()
     if serving is not None:
         resolved = serving.resolved

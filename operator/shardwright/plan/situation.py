@@ -31,7 +31,7 @@ from shardwright.plan.memory import Memory
 from shardwright.plan.revisions import Records, Revision
 from shardwright.plan.rollout import Wish
 from shardwright.resolved import Artifact, Resolved
-from shardwright.runner.contract import AdaptersHeard, AdapterTable, StageLinks
+from shardwright.runner.contract import AdaptersHeard, AdapterTable, StageLinks, Usage
 from shardwright.runtimes.base import Refusal
 
 
@@ -70,6 +70,8 @@ class Situation:
     adapters: Mapping[str, AdaptersHeard] = field(default_factory=dict)
     missing_adapter_secrets: frozenset[str] = frozenset()
     version_given: bool = True  # whether the user wrote down the version that `spec` has
+    # How leaders were used of late, as they told, likewise.
+    usage: Mapping[str, Usage] = field(default_factory=dict)
     unreadable: tuple[str, ...] = ()  # revisions that this operator cannot read, and why
 
     @property
@@ -267,6 +269,15 @@ class Findings:
         return tuple(
             chain for chain in (self.fetching, self.chain, self.scoring) if chain is not None
         )
+
+    @property
+    def answering(self) -> Revision | None:
+        """What serves, as status shows it: the target as soon as one proven replica is ready."""
+        standing = {group.revision for group in self.groups if group.ready}
+        target = self.target
+        if target is not None and self.target_proven and target.name in standing:
+            return target
+        return self.serving
 
     def to_be_proven(self, revision: str, group: Group | None) -> bool:
         """Whether a replica of this revision is the candidate: the target's, not let in yet."""

@@ -116,11 +116,23 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Names:
+    """A series of Prometheus whose labels list, by comma, the adapters that have requests.
+
+    There may be one for each list that there ever was; the one with the highest value is of now.
+    """
+
+    series: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Page:
     """A page of the engine that is read; of two pages with the same family the first has it.
 
     `port` 0 is the port that requests go to. An `optional` page that is not there (404) is no
-    failure: some versions, or options of the user, have it not.
+    failure: some versions, or options of the user, have it not. `adapters` is None where the page
+    does not tell whose requests the engine works on.
     """
 
     path: str
@@ -128,6 +140,7 @@ class Page:
     form: str = PROMETHEUS
     port: int = 0
     optional: bool = False
+    adapters: Names | None = None
 
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> Page:
@@ -147,10 +160,14 @@ class Page:
             )
             for one in raw["sources"]
         )
+        names = raw.get("adapters")
         return cls(
             path=str(raw["path"]),
             sources=sources,
             form=str(raw.get("form", PROMETHEUS)),
             port=int(raw.get("port", 0)),
             optional=bool(raw.get("optional", False)),
+            adapters=Names(str(names["series"]), tuple(map(str, names["labels"])))
+            if names
+            else None,
         )

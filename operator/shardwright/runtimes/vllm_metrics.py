@@ -2,11 +2,15 @@
 
 Counters are exported with `_total`. With data parallelism there is a series for each engine: loads
 are added up, of KV caches the fullest counts, since that is where requests are preempted.
+
+Of adapters it tells the names of those that have requests, not how many: `vllm:lora_requests_info`
+has a series for each list that there was, whose value is the time at which it was so. All other
+series have the base model's name as `model_name`, whichever adapter a request asks for.
 """
 
 from __future__ import annotations
 
-from shardwright.runner.measures import MAX, Page, Source
+from shardwright.runner.measures import MAX, Names, Page, Source
 
 
 def vllm_pages() -> tuple[Page, ...]:
@@ -44,6 +48,9 @@ def vllm_pages() -> tuple[Page, ...]:
                     "shardwright_request_duration_seconds", ("vllm:e2e_request_latency_seconds",)
                 ),
                 Source("shardwright_queue_time_seconds", ("vllm:request_queue_time_seconds",)),
+            ),
+            adapters=Names(
+                "vllm:lora_requests_info", ("running_lora_adapters", "waiting_lora_adapters")
             ),
         ),
     )

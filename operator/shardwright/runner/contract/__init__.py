@@ -57,6 +57,7 @@ from shardwright.runner.contract.requests import (
     SweepRequest,
     sweep_folders,
 )
+from shardwright.runner.contract.usage import KV_HIGH, USAGE_SECONDS, Usage, usage_heard
 from shardwright.runner.contract.words import (
     ADAPTERS_DIR,
     ADAPTERS_FILE,
@@ -167,6 +168,7 @@ __all__ = [
     "FETCHED",
     "FILES_LIMIT_BYTES",
     "INPUT_PART",
+    "KV_HIGH",
     "LAUNCHES",
     "LAUNCH_EACH",
     "LAUNCH_MPI",
@@ -237,6 +239,7 @@ __all__ = [
     "TOOL_PERPLEXITY",
     "TOOL_TRTLLM_EVAL",
     "TRASH",
+    "USAGE_SECONDS",
     "Adapter",
     "AdapterFacts",
     "AdapterServing",
@@ -258,6 +261,7 @@ __all__ = [
     "StageLinks",
     "StepRequest",
     "SweepRequest",
+    "Usage",
     "adapters_heard",
     "artifact_folder",
     "artifact_key",
@@ -279,4 +283,5 @@ __all__ = [
     "table_digest",
     "temporary_folder",
     "trash_folder",
+    "usage_heard",
 ]

@@ -27,7 +27,11 @@ class HealthServer:
     """Answers probes from the last view it was given; it never waits for anything."""
 
     def __init__(
-        self, port: int, view: Callable[[], View], metrics: Callable[[], str] = str
+        self,
+        port: int,
+        view: Callable[[], View],
+        metrics: Callable[[], str] = str,
+        more: Callable[[], dict[str, Any]] = dict,
     ) -> None:
         """Answer from now on.
 
@@ -35,6 +39,7 @@ class HealthServer:
             port: TCP port, on all addresses; 0 takes any free one.
             view: Gives the present view at once; called in other threads.
             metrics: Gives the metrics page at once; called in other threads.
+            more: Gives what else the status page tells, likewise.
 
         Raises:
             OSError: The port is taken.
@@ -43,6 +48,7 @@ class HealthServer:
         class Handler(_Handler):
             current = staticmethod(view)
             measured = staticmethod(metrics)
+            besides = staticmethod(more)
 
         self._server = _Server(port, Handler)
         self.port: int = self._server.server_address[1]
@@ -114,6 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
     current: Callable[[], View]
     measured: Callable[[], str]
+    besides: Callable[[], dict[str, Any]]
 
     def do_GET(self) -> None:
         """Answer one of the paths."""
@@ -129,7 +136,8 @@ class _Handler(BaseHTTPRequestHandler):
             text = f"not ready: {why}\n" if why else "ready\n"
             self._answer(503 if why else 200, "text/plain; charset=utf-8", text)
         elif path == STATUS_PATH:
-            self._answer(200, "application/json", json.dumps(told(view, now)) + "\n")
+            page = {**told(view, now), **self.besides()}
+            self._answer(200, "application/json", json.dumps(page) + "\n")
         elif path == METRICS_PATH:
             self._answer(200, CONTENT_TYPE, self.measured())
         else:

@@ -73,13 +73,20 @@ def main(
         mark=watch.mark if request.metrics else None,
     )
     _take_signals(around.events)
-    health = HealthServer(request.runner_port, lambda: current.view, lambda: _metrics(watch))
+    health = HealthServer(
+        request.runner_port, lambda: current.view, lambda: _metrics(watch), lambda: _used(watch)
+    )
     try:
         report = _serve(request, around, current)
     finally:
         watch.close()
         health.close()
     return leave(report, Path(around.places.termination_log))
+
+
+def _used(watch: Watch) -> dict[str, Any]:
+    usage = watch.usage(time.monotonic())
+    return {} if usage is None else {"usage": usage.told()}
 
 
 def _metrics(watch: Watch) -> str:

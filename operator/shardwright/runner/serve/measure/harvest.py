@@ -37,6 +37,23 @@ def from_prometheus(page: Page, text: str) -> dict[str, Value]:
     return found
 
 
+def adapters_at_work(page: Page, text: str) -> frozenset[str] | None:
+    """The adapters that have requests by a page in Prometheus' text; None where it does not tell.
+
+    Raises:
+        ExpositionError: A line cannot be read.
+    """
+    names = page.adapters
+    if names is None:
+        return None
+    found = list(read(text, frozenset({names.series})))
+    if not found:
+        return None
+    latest = max(found, key=lambda sample: sample.value)
+    listed = (name for label in names.labels for name in latest.labels.get(label, "").split(","))
+    return frozenset(name.strip() for name in listed if name.strip())
+
+
 def _samples_of(source: Source) -> tuple[str, ...]:
     if FAMILIES[source.family].kind != HISTOGRAM:
         return source.names

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from shardwright.runner.contract import ServeRequest
+from shardwright.runner.contract import ServeRequest, Usage
 from shardwright.runner.gpus import GPUError
 from shardwright.runner.log import say
 from shardwright.runner.measures import COUNTER, FAMILIES, ITERATIONS, Page
@@ -17,11 +17,13 @@ from shardwright.runner.serve import inflight
 from shardwright.runner.serve.measure.gpu_use import GPUUse, gpus_in_use
 from shardwright.runner.serve.measure.harvest import (
     Value,
+    adapters_at_work,
     from_iterations,
     from_prometheus,
     mark,
     rows_of,
 )
+from shardwright.runner.serve.measure.window import Seen, Window
 from shardwright.runner.serve.places import Pace
 from shardwright.runner.serve.view import SERVING, View
 
@@ -69,6 +71,8 @@ class Watch:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._look, self._gpu_look = Look(), GPULook()
+        self._window = Window(request.revision, 3 * pace.sample)
+        self._adapters: frozenset[str] | None = None
         self._counted: dict[str, float] = {}
         self._errors: dict[str, int] = {page.path: 0 for page in request.metrics}
         self._mark = ""
@@ -103,6 +107,13 @@ class Watch:
             seen = self._gpu_look
         return seen if now - seen.at <= 2 * self._pace.gpus + _PAGE_SECONDS else GPULook()
 
+    def usage(self, now: float) -> Usage | None:
+        """How the engine was used of late; None in a pod that does not ask it."""
+        if self.request.stage or not self.request.metrics:
+            return None
+        with self._lock:
+            return self._window.usage(now)
+
     def errors(self) -> dict[str, int]:
         """Failed looks by page, and of the GPUs."""
         with self._lock:
@@ -122,6 +133,7 @@ class Watch:
     def _look_at_engine(self) -> None:
         values: dict[str, Value] = {}
         up: dict[str, bool] = {}
+        self._adapters = None
         for page in self.request.metrics:
             try:
                 found = self._read(page)
@@ -136,9 +148,11 @@ class Watch:
             self._told.discard(page.path)
             for family, value in found.items():
                 values.setdefault(family, value)
+        now = time.monotonic()
         with self._lock:
-            self._look = Look(time.monotonic(), values, up)
+            self._look = Look(now, values, up)
             self._mark = mark(values) or self._mark
+            self._window.add(now, _seen(values, self._adapters))
 
     def _read(self, page: Page) -> dict[str, Value] | None:
         """What a page tells; None where an optional one is not there.
@@ -153,6 +167,8 @@ class Watch:
         if status != HTTPStatus.OK:
             raise PageError(f"{page.path} answered {status} {text[:200]}".strip())
         if page.form != ITERATIONS:
+            if self._adapters is None:
+                self._adapters = adapters_at_work(page, text)
             return from_prometheus(page, text)
         rows = rows_of(text)
         idle = not rows and inflight.look(self.request.http_port) == 0
@@ -198,3 +214,19 @@ class Watch:
                 with self._lock:
                     self._gpu_look = GPULook(time.monotonic(), found)
             self._closed.wait(self._pace.gpus)
+
+
+def _seen(values: dict[str, Value], adapters: frozenset[str] | None) -> Seen:
+    def of(family: str) -> float | None:
+        value = values.get(f"shardwright_{family}")
+        return value if isinstance(value, float) else None
+
+    return Seen(
+        running=of("requests_running"),
+        waiting=of("requests_waiting"),
+        kv_cache=of("kv_cache_utilization"),
+        drafted=of("draft_tokens_total"),
+        accepted=of("accepted_tokens_total"),
+        acceptance=of("acceptance_length"),
+        adapters=adapters,
+    )

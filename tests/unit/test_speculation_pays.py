@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardwright.benchmark.advice import advice, speculation_advice
 from shardwright.benchmark.results import Point, Run
-from shardwright.benchmark.speculation import (
+from shardwright.sizing.speculation import (
     Drafting,
     alpha_of,
     best_length,
