@@ -84,15 +84,18 @@ def test_files_that_make_no_sense_are_refused_with_the_field(
         facts(tmp_path, **changes)
 
 
-def test_facts_pass_through_a_report_and_a_full_one_stays_small(tmp_path: Path) -> None:
+@pytest.mark.parametrize("letter", ["m", "é", "模", "\U0001f600", "\x01"], ids=ascii)
+def test_facts_pass_through_a_report_and_a_full_one_stays_small(
+    tmp_path: Path, letter: str
+) -> None:
     found = facts(tmp_path)
     report = Report("Done", step="adapter", key="0" * 16, adapter=found)
     assert decode(Report, encode(report)).adapter == found
-    many = {f"{number:04}{'m' * 90}": (4096, 4096) for number in range(40)}
-    others = [f"base_model.model.{number:04}{'o' * 90}.weight" for number in range(40)]
+    many = {f"{number:04}{letter * 90}": (4096, 4096) for number in range(40)}
+    others = [f"base_model.model.{number:04}o{letter * 90}.weight" for number in range(40)]
     crowded = facts(
         tmp_path,
-        config=peft_config(base_model_name_or_path="b" * 5000),
+        config=peft_config(base_model_name_or_path=letter * 5000),
         weights=peft_weights(many, rank=1, layers=1, extra=others),
     )
     assert (len(crowded.modules), len(crowded.features)) == (16, 8)

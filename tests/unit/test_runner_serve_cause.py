@@ -200,3 +200,16 @@ def test_a_server_and_a_hang_are_told_in_words() -> None:
 def test_a_number_that_is_no_signal_is_still_told() -> None:
     assert isinstance(rank_ended(0, 0, -99, "", 0.0), Cause)
     assert "signal 99" in rank_ended(0, 0, -99, "", 0.0).message
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "\U0001f600", "\n"], ids=ascii)
+def test_a_report_of_any_letters_fits_the_kubelet_s_limit_and_is_read_again(letter: str) -> None:
+    first = FirstCause(1, 3, "Environment", "RankFailed", letter * 5000)
+    text = encode_report(
+        Report("Environment", "PeerLost", letter * 5000, first=first, log_tail=letter * 9000)
+    )
+    assert len(text.encode()) <= 4096
+    told = decode(Report, text)
+    assert told.first is not None
+    assert 0 < len(told.first.message) <= 500
+    assert told.message

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwright.runner.contract import AdapterFacts
+from shardwright.runner.contract import AdapterFacts, beginning
 from shardwright.runner.jsonfile import JsonFileError, read_object
 from shardwright.runner.steps.result import safetensors_problem
 
@@ -24,12 +24,12 @@ CONFIG_LIMIT_BYTES = 2**20
 HEADER_LIMIT_BYTES = 16 * 2**20
 _MOST_RANK = 65_536
 _MOST_ALPHA = 1e9
-# Of modules and features so many are told: they go into a termination message. There are seven
-# projections, so that of more names some are none of them.
+# Of modules and features so many are told, and of names so many bytes: they go into a termination
+# message. There are seven projections, so that of more names some are none of them.
 _MOST_MODULES = 16
 _MOST_FEATURES = 8
-_NAME_CHARS = 60
-_BASE_CHARS = 200
+_NAME_BYTES = 60
+_BASE_BYTES = 200
 _LENGTH_BYTES = 8
 _DIMENSIONS = 2
 _WEIGHT = re.compile(
@@ -137,7 +137,7 @@ def facts_of(
         rank=max(rank, weights.rank),
         alpha=float(alpha),
         modules=tuple(sorted(weights.sizes))[:_MOST_MODULES],
-        base=base[:_BASE_CHARS],
+        base=beginning(base, _BASE_BYTES),
         dtype=weights.dtype,
         layers=weights.layers,
         sizes=weights.told(),
@@ -194,10 +194,10 @@ def _tensor(name: str, entry: object) -> tuple[tuple[int, int], str]:
     )
     if not counts or not isinstance(shape, list) or len(shape) != _DIMENSIONS:
         raise AdapterFactsError(
-            f"{ADAPTER_WEIGHTS}: {name[:_BASE_CHARS]} has shape {_shown(shape)}, expected two sizes"
+            f"{ADAPTER_WEIGHTS}: {name[:_BASE_BYTES]} has shape {_shown(shape)}, expected two sizes"
         )
     if not isinstance(dtype, str) or not re.fullmatch(r"\w{1,16}", dtype):
-        raise AdapterFactsError(f"{ADAPTER_WEIGHTS}: {name[:_BASE_CHARS]} has no type")
+        raise AdapterFactsError(f"{ADAPTER_WEIGHTS}: {name[:_BASE_BYTES]} has no type")
     return (shape[0], shape[1]), dtype
 
 
@@ -209,7 +209,7 @@ def _rank(config: Mapping[str, Any]) -> int:
     for name, rank in (("r", config.get("r")), *patterns.items()):
         if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= _MOST_RANK:
             raise AdapterFactsError(
-                f"{ADAPTER_CONFIG}: rank {str(name)[:_NAME_CHARS]} is {_shown(rank)}, expected a "
+                f"{ADAPTER_CONFIG}: rank {str(name)[:_NAME_BYTES]} is {_shown(rank)}, expected a "
                 f"whole number from 1 to {_MOST_RANK}"
             )
         highest = max(highest, rank)
@@ -221,14 +221,14 @@ def _features(config: Mapping[str, Any], weights: _Weights) -> tuple[str, ...]:
     found = [name for name in (*_FEATURES, *_FEATURES_BY_VALUE) if config.get(name)]
     if config.get("bias", "none") != "none":
         found.append("bias")
-    found += sorted(name[:_NAME_CHARS] for name in weights.others)
+    found += sorted(beginning(name, _NAME_BYTES) for name in weights.others)
     return tuple(dict.fromkeys(found))[:_MOST_FEATURES]
 
 
 def _last(path: str) -> str:
-    return path.rsplit(".", 1)[-1][:_NAME_CHARS]
+    return beginning(path.rsplit(".", 1)[-1], _NAME_BYTES)
 
 
 def _shown(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= _NAME_CHARS else f"{text[:_NAME_CHARS]}…"
+    return text if len(text) <= _NAME_BYTES else f"{text[:_NAME_BYTES]}…"

@@ -45,7 +45,7 @@ from shardwright.runner.contract.folders import (
 )
 from shardwright.runner.contract.links import StageLinks, links_heard
 from shardwright.runner.contract.reading import Message, decode, read_json
-from shardwright.runner.contract.reports import FirstCause, Report, encode, encode_report
+from shardwright.runner.contract.reports import FirstCause, Report, beginning, encode, encode_report
 from shardwright.runner.contract.requests import (
     Also,
     Command,
@@ -265,6 +265,7 @@ __all__ = [
     "adapters_heard",
     "artifact_folder",
     "artifact_key",
+    "beginning",
     "canonical",
     "checkpoint_files",
     "decode",

@@ -54,12 +54,29 @@ class Report:
 
 
 # Of a first cause's words, in a report that is too long.
-_FIRST_CHARS = 500
+_FIRST_BYTES = 500
+
+
+def beginning(text: str, limit: int) -> str:
+    """As much of a text as takes so many bytes in a report.
+
+    Letters other than ASCII's take 6 or 12 bytes each there.
+    """
+    kept = text[:limit]
+    while len(canonical(kept)) - 2 > limit:
+        surplus = len(canonical(kept)) - 2 - limit
+        kept = kept[: -max(1, surplus // 12)]
+    return kept
 
 
 def encode(message: Any) -> str:
     """A message as JSON of one line; what it says nothing of is left out."""
     return canonical({name: value for name, value in asdict(message).items() if value is not None})
+
+
+def _room(bare: dict[str, Any]) -> int:
+    """Bytes that are left in a termination message."""
+    return TERMINATION_LIMIT_BYTES - len(canonical(bare)) - 2
 
 
 def encode_report(report: Report) -> str:
@@ -74,13 +91,10 @@ def encode_report(report: Report) -> str:
     tail, message = report.log_tail, report.message
     bare["log_tail"] = ""
     if report.first is not None:
-        bare["first"]["message"] = report.first.message[:_FIRST_CHARS]
-    while True:
-        bare["message"] = message
-        room = TERMINATION_LIMIT_BYTES - len(canonical(bare).encode()) - 2
-        if room >= 0 or not message:
-            break
-        message = message[: max(0, len(message) + room - 16)]
+        bare["first"]["message"] = beginning(report.first.message, _FIRST_BYTES)
+    bare["message"] = ""
+    bare["message"] = beginning(message, max(0, _room(bare)))
+    room = _room(bare)
     while tail and len(canonical(tail).encode()) > room:
         surplus = len(canonical(tail).encode()) - room
         tail = tail[max(1, surplus // 6) :]
