@@ -9,6 +9,7 @@ import pytest
 from shardwright.api import names
 from shardwright.api.settings import Timeouts
 from shardwright.api.status import (
+    BarredRevision,
     EngineStatus,
     GroupStatus,
     LLMDeploymentStatus,
@@ -96,6 +97,9 @@ def status_of(memory: Memory, generation: int = 1) -> LLMDeploymentStatus:
         incarnations=memory.incarnations,
         failed_revision=memory.failed_revision,
         failed_cause=memory.failed_cause,
+        barred_revisions=[
+            BarredRevision(revision=revision, cause=cause) for revision, cause in memory.barred
+        ],
         settled_revision=memory.settled,
         engine=EngineStatus(next=NextEngine(borrowed=memory.borrowed)) if memory.borrowed else None,
     )
@@ -112,10 +116,24 @@ def status_of(memory: Memory, generation: int = 1) -> LLMDeploymentStatus:
         Memory(wishes=(Wish(0, 1, "llama-a"), WISH), incarnations=9),
         Memory(tries={("engine", "k1"): TRIES, ("model", "k2"): Tries(attempts=1)}),
         Memory(failed_revision="llama-b", failed_cause="it died"),
+        Memory(
+            failed_revision="llama-d",
+            failed_cause="it died",
+            barred=(("llama-b", "it hung"), ("llama-c", "")),
+        ),
         Memory(settled="llama-a"),
         Memory(borrowed="replica 1 on n1, n2"),
     ],
-    ids=["nothing", "a wish", "all of a wish", "tries", "a rollback", "settled", "a loan"],
+    ids=[
+        "nothing",
+        "a wish",
+        "all of a wish",
+        "tries",
+        "a rollback",
+        "rollbacks",
+        "settled",
+        "a loan",
+    ],
 )
 def test_memory_comes_back_from_status_as_it_was_written(memory: Memory) -> None:
     assert recall(status_of(memory), ()) == memory
@@ -190,6 +208,7 @@ OTHERS = [
     Memory(wishes=(), incarnations=7),
     Memory(wishes=(WISH,), incarnations=7, tries={("engine", "k1"): TRIES}),
     Memory(wishes=(WISH,), incarnations=7, failed_revision="llama-b"),
+    Memory(wishes=(WISH,), incarnations=7, barred=(("llama-b", ""),)),
     Memory(wishes=(WISH,), incarnations=7, settled="llama-b"),
     Memory(wishes=(WISH,), incarnations=7, borrowed="replica 0 on n1"),
 ]

@@ -14,6 +14,7 @@ from tests.unit.test_gate_passes import World
 from shardwright.api.asked import AskedSpec
 from shardwright.api.engines import DEFAULT_VERSIONS, leaves_version_open
 from shardwright.observe.world import RevisionView
+from shardwright.plan.memory import recall
 from shardwright.plan.revisions import Revision, dump, load, read, serving
 from shardwright.plan.situation import Situation
 from shardwright.plan.versions import with_kept_version
@@ -65,7 +66,7 @@ class Applied(World):
     @property
     def served(self) -> Revision | None:
         ordered = sorted(self.revisions, key=lambda one: one.number)
-        return serving(ordered, self.records, self.status.failed_revision)
+        return serving(ordered, self.records, recall(self.status, ()).rolled_back)
 
     @property
     def version(self) -> str:

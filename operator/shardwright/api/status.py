@@ -186,6 +186,13 @@ class GroupStatus(StatusModel):
     links: LinksStatus | None = None
 
 
+class BarredRevision(StatusModel):
+    """A revision that was rolled back and is not taken for what serves."""
+
+    revision: str
+    cause: str = Field(default="", description="Why it was rolled back.")
+
+
 class StepStatus(StatusModel):
     """A step's failures in the environment, which are tried again elsewhere."""
 
@@ -281,6 +288,10 @@ class LLMDeploymentStatus(StatusModel):
         default="", description="A revision that spent its budget and was rolled back."
     )
     failed_cause: str = Field(default="", description="Why it was rolled back.")
+    barred_revisions: list[BarredRevision] = Field(
+        default_factory=list,
+        description="Others that were rolled back before it, until one that was asked for serves.",
+    )
     settled_revision: str = Field(
         default="",
         description="The newest revision of which a replica was ready: it is not rolled back.",

@@ -61,10 +61,15 @@ def measure_turns(metrics: Metrics, old: LLMDeploymentStatus, new: LLMDeployment
     for group in new.groups:
         if (group.index, group.incarnation) not in known and group.cause:
             metrics.group_restarts.labels(group.reason or "Unknown").inc()
-    if new.failed_revision and new.failed_revision != old.failed_revision:
+    if _rolled_back(new) - _rolled_back(old):
         metrics.rollouts.labels("RolledBack").inc()
     was = old.engine.next if old.engine is not None else None
     now = new.engine.next if new.engine is not None else None
     serving = new.engine.serving.revision if new.engine is not None else ""
     if was is not None and now is None and was.revision == serving:
         metrics.rollouts.labels("Completed").inc()
+
+
+def _rolled_back(status: LLMDeploymentStatus) -> set[str]:
+    barred = {one.revision for one in status.barred_revisions}
+    return barred | ({status.failed_revision} if status.failed_revision else set())

@@ -35,6 +35,7 @@ from shardwright.observe.world import (
 )
 from shardwright.plan.drafts import draft_claim
 from shardwright.plan.inventory import Product, products
+from shardwright.plan.memory import recall
 from shardwright.plan.resolve import source_claim
 from shardwright.plan.revisions import Revision, asked_digest, read, serving
 from shardwright.plan.situation import Situation
@@ -173,8 +174,8 @@ class Situator:
             for uid in {revision.resolved.claim_uid for revision in revisions}
             for record in self._store.records_on(uid)
         }
-        failed = str(view.status.get("failedRevision") or "")
-        return with_kept_version(view.spec, revisions, serving(revisions, records, failed))
+        barred = recall(LLMDeploymentStatus.model_validate(view.status or {}), ()).rolled_back
+        return with_kept_version(view.spec, revisions, serving(revisions, records, barred))
 
     def _read(
         self, view: DeploymentView, views: tuple[RevisionView, ...]

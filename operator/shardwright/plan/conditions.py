@@ -286,15 +286,17 @@ def _stall(findings: Findings, memory: Memory) -> tuple[str, str] | None:
     if findings.proof_failure is not None:
         return _proof_reason(findings), _proof_words(findings)
     # It stays barred while another one is made, and then says nothing of that one.
-    if findings.target is not None and findings.target.name == memory.failed_revision:
+    barred = memory.rolled_back
+    if findings.target is not None and findings.target.name in barred:
+        cause = barred[findings.target.name]
         serving = findings.serving
         back = (
             f"revision {serving.name} serves again"
-            if serving is not None and serving.name != memory.failed_revision
+            if serving is not None and serving.name not in barred
             else "there is no older one to go back to"
         )
         return "RolledBack", (
-            f"the first new replica spent its restart budget: {memory.failed_cause}; {back}; "
+            f"the first new replica spent its restart budget: {cause}; {back}; "
             "change the spec to try another way"
         )
     held = [wish for wish in findings.wishes if wish.held]

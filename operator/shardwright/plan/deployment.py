@@ -64,7 +64,7 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
     revisions = aimed.revisions
     by_name = {revision.name: revision for revision in revisions}
     groups = {wish.index: _observe(situation, by_name, wish) for wish in memory.wishes}
-    served = serving(revisions, situation.records, memory.failed_revision)
+    served = serving(revisions, situation.records, memory.rolled_back)
     target = aimed.target or served
     evidence = target is not None and any(
         group.ready and group.revision == target.name for group in groups.values()
@@ -108,10 +108,10 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
     after = _after_mending(
         memory,
         verdict,
-        aimed.target,
+        situation.revisions,
+        aimed,
         target,
         chains,
-        proven_now=proven_now,
         to_ask=chains_.to_ask(target.resolved, situation.records) if target is not None else (),
     )
     intents: list[Intent] = list(aimed.intents)
@@ -143,7 +143,7 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
         fetching=aimed.fetching,
         target=target,
         # Told as of now: a revision rolled back in this very pass serves no more.
-        serving=serving(revisions, situation.records, after.failed_revision),
+        serving=serving(revisions, situation.records, after.rolled_back),
         target_proven=proven_now,
         chain=chains.get(target.name) if target is not None else None,
         scoring=scoring,
@@ -291,7 +291,7 @@ def _goal(
         revision.name for revision in revisions if proven(revision.resolved, situation.records)
     }
     there = chain is not None and chain.ready
-    rolled_back = target is not None and target.name == memory.failed_revision
+    rolled_back = target is not None and target.name in memory.rolled_back
     if proven_now and target is not None:
         proven_names.add(target.name)
         if not rolled_back and there:
@@ -315,19 +315,20 @@ def _goal(
 def _after_mending(
     memory: Memory,
     verdict: Verdict,
-    asked: Revision | None,
+    written: tuple[Revision, ...],
+    aimed: Aim,
     target: Revision | None,
     chains: Mapping[str, Chain],
     *,
-    proven_now: bool,
     to_ask: Sequence[Score],
 ) -> Memory:
     """What is remembered beside the wishes.
 
     What was held against a score stays while nobody is there to be asked for it.
 
-    A revision that was rolled back stays barred until another one that is asked for can serve: it
-    is proven, and would be taken for what serves as soon as it is not barred.
+    Revisions that were rolled back stay barred until the newest one, that is asked for, has served:
+    they are proven, and one of them would be taken for what serves as soon as it is not barred.
+    That the newest is proven is not enough: it may be rolled back itself.
     """
     tries = dict(memory.tries)
     live = {
@@ -342,21 +343,17 @@ def _after_mending(
     for chain in chains.values():
         if chain.next is Next.COUNT and chain.artifact is not None and chain.tries is not None:
             tries[chain.artifact.step, chain.artifact.key] = chain.tries
-    failed, cause = memory.failed_revision, memory.failed_cause
+    after = replace(memory, wishes=verdict.wishes, incarnations=verdict.incarnations, tries=tries)
+    barred = memory.rolled_back
+    asked = aimed.target.name if aimed.target is not None else ""
     if verdict.rolled_back is not None and target is not None:
-        failed, cause = target.name, verdict.rolled_back.cause
-    elif failed and asked is not None and asked.name != failed and proven_now:
-        made = chains.get(asked.name)
-        if made is not None and made.ready:
-            failed, cause = "", ""
-    return replace(
-        memory,
-        wishes=verdict.wishes,
-        incarnations=verdict.incarnations,
-        tries=tries,
-        failed_revision=failed,
-        failed_cause=cause,
-    )
+        barred.pop(target.name, None)
+        barred[target.name] = verdict.rolled_back.cause
+    elif written and asked not in barred and asked == memory.settled == written[-1].name:
+        barred = {}
+    # Forgotten with its revision: as many are kept as there are revisions.
+    there = {revision.name for revision in aimed.revisions}
+    return after.barring({name: cause for name, cause in barred.items() if name in there})
 
 
 def _settle_loan(memory: Memory, goal: Goal, *, hopeless: bool) -> Memory:

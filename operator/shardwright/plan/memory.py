@@ -6,7 +6,7 @@ status is rebuilt from the pods' labels: restarts are forgotten, incarnations ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from shardwright.api.names import LABEL_REVISION
@@ -33,8 +33,22 @@ class Memory:
     tries: dict[tuple[str, str], Tries] = field(default_factory=dict)
     failed_revision: str = ""
     failed_cause: str = ""
+    # Others that were rolled back before it, oldest first, and why.
+    barred: tuple[tuple[str, str], ...] = ()
     settled: str = ""  # the target once a group of it was ready: a later crash rolls nothing back
     borrowed: str = ""
+
+    @property
+    def rolled_back(self) -> dict[str, str]:
+        """Causes by the names of all revisions that are barred, oldest first."""
+        newest = {self.failed_revision: self.failed_cause} if self.failed_revision else {}
+        return {**dict(self.barred), **newest}
+
+    def barring(self, rolled_back: Mapping[str, str]) -> Memory:
+        """This memory with exactly these revisions barred, oldest first."""
+        found = tuple(rolled_back.items())
+        revision, cause = found[-1] if found else ("", "")
+        return replace(self, failed_revision=revision, failed_cause=cause, barred=found[:-1])
 
 
 def recall(status: LLMDeploymentStatus, pods: Iterable[PodView]) -> Memory:
@@ -61,6 +75,7 @@ def recall(status: LLMDeploymentStatus, pods: Iterable[PodView]) -> Memory:
         tries={(step.step, step.key): _tries(step) for step in status.steps},
         failed_revision=status.failed_revision,
         failed_cause=status.failed_cause,
+        barred=tuple((one.revision, one.cause) for one in status.barred_revisions),
         settled=status.settled_revision,
         borrowed=status.engine.next.borrowed if status.engine and status.engine.next else "",
     )

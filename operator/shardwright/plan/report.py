@@ -14,6 +14,7 @@ from shardwright.api import names
 from shardwright.api.spec import EngineSpec
 from shardwright.api.status import (
     AccuracyStatus,
+    BarredRevision,
     Condition,
     EngineStatus,
     GroupStatus,
@@ -77,6 +78,10 @@ def report(situation: Situation, decision: Decision, outcome: Outcome) -> LLMDep
         advice=advised(situation, findings),
         failed_revision=memory.failed_revision,
         failed_cause=_short(memory.failed_cause, 500),
+        barred_revisions=[
+            BarredRevision(revision=revision, cause=_short(cause, 500))
+            for revision, cause in memory.barred
+        ],
         settled_revision=memory.settled,
         incarnations=memory.incarnations,
         replicas=len(serving),

@@ -9,7 +9,7 @@ comes back.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -234,12 +234,14 @@ def proven(resolved: Resolved, records: Records) -> bool:
     return record is not None and record.state is RecordState.READY
 
 
-def serving(revisions: Iterable[Revision], records: Records, failed: str) -> Revision | None:
-    """The highest numbered revision that is proven and was not rolled back."""
+def serving(
+    revisions: Iterable[Revision], records: Records, rolled_back: Collection[str]
+) -> Revision | None:
+    """The highest numbered revision that is proven and was not rolled back (by name)."""
     fit = [
         revision
         for revision in revisions
-        if revision.name != failed and proven(revision.resolved, records)
+        if revision.name not in rolled_back and proven(revision.resolved, records)
     ]
     return fit[-1] if fit else None
 
