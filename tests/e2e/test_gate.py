@@ -127,6 +127,36 @@ def test_another_gate_over_what_serves_replaces_no_pod(
     assert uids(kube) == old
 
 
+def test_a_limit_edited_while_the_candidate_is_asked_keeps_it_and_zero_replicas_end_it(
+    running: Operator, kube: Kube, h100s: list[str], player: PlayerControl
+) -> None:
+    """The candidate goes on being asked; scaled to zero nobody is, and nothing is waited for."""
+    player.delays(score=600.0)
+    gate = {"task": "gsm8k", "minScore": 60.0}
+    split = {"tensor": 2, "pipeline": 2}
+    kube.create(NAME, {"parallelism": split, "quantization": {"weights": "FP8", "accuracy": gate}})
+    kube.wait("its score is measured", lambda: len(scores(kube)) == 1, PATIENCE)
+    candidate, job = uids(kube), scores(kube)[0]["metadata"]["uid"]
+    assert len(candidate) == 2
+
+    kube.edit(NAME, {"quantization": {"accuracy": {"minScore": 61.0}}})
+    changed = kube.wait_quietly(
+        3.0,
+        lambda: (
+            uids(kube) != candidate or [one["metadata"]["uid"] for one in scores(kube)] != [job]
+        ),
+    )
+    assert not changed
+
+    kube.edit(NAME, {"replicas": 0})
+    kube.wait_reason(NAME, "Ready", "ScaledToZero", PATIENCE)
+    kube.wait("nothing left", lambda: not uids(kube) and not scores(kube), PATIENCE)
+    player.delays(score=0.0)
+    kube.edit(NAME, {"replicas": 1})
+    found = kube.wait_ready(NAME, PATIENCE)["status"]["engine"]["serving"]["accuracy"]
+    assert (found["limit"], found["passed"]) == ("minScore 61", True)
+
+
 def test_a_baseline_that_fits_no_node_is_refused_with_the_ways_out(
     running: Operator, kube: Kube, h100s: list[str], player: PlayerControl
 ) -> None:
