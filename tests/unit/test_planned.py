@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -630,6 +630,14 @@ def block_wise(block: list[int] | None) -> ModelFacts:
     return replace(facts, config=json.dumps(config))
 
 
+def quantized(section: Mapping[str, Any]) -> ModelFacts:
+    """The 70B model as somebody quantized it."""
+    config = {**catalogue_config("meta-llama/Llama-3.3-70B-Instruct")}
+    config["quantization_config"] = dict(section)
+    facts = facts_of(LLAMA_70B)
+    return replace(facts, quantization=section["quant_method"], config=json.dumps(config))
+
+
 @pytest.mark.parametrize("tensor", [4, 8])
 def test_a_given_shape_that_tears_the_checkpoints_blocks_is_refused(tensor: int) -> None:
     spec = asked(
@@ -653,6 +661,35 @@ def test_a_given_shape_that_tears_the_checkpoints_blocks_is_refused(tensor: int)
     other = {"engine": {"runtime": "VLLM"}}
     world.see(asked(**{**spec.model_dump(by_alias=True, exclude_none=True), **other}))
     assert world.condition("Accepted")[0] == "True"
+
+
+def test_a_checkpoint_is_held_against_the_gpu_though_no_precision_is_asked_for() -> None:
+    """A given shape: after the fetch, and before anything runs."""
+    spec = asked(
+        engine={"runtime": "SGLang"},
+        gpu={"product": A100},
+        parallelism={"tensor": 2, "pipeline": 1},
+    )
+    world = World([*ampere(), *hopper()])
+    section = {"quant_method": "modelopt", "quant_algo": "FP8"}
+    world.facts = quantized(section)
+    world.see(spec)
+    status, reason, message = world.condition("Accepted")
+    assert (status, reason) == ("False", "PrecisionNotSupported")
+    assert "the checkpoint is quantized as modelopt FP8, which SGLang 0.5.23 runs with" in message
+    assert f"{A100} has 8.0" in message
+
+
+def test_a_chosen_plan_takes_gpus_that_compute_with_the_checkpoint() -> None:
+    world = World([*ampere(4), *hopper()])
+    world.facts = quantized({"quant_method": "modelopt", "quant_algo": "FP8"})
+    world.see(asked(engine={"runtime": "SGLang"}))
+    assert world.condition("Accepted")[:2] == ("True", "Accepted")
+    assert world.target.resolved.spec.gpu.product == H100
+    alone = World(ampere(4))
+    alone.facts = world.facts
+    alone.see(asked(engine={"runtime": "SGLang"}))
+    assert alone.condition("Accepted")[1] == "NoPlanPossible"
 
 
 def test_a_chosen_plan_leaves_blocks_whole() -> None:
