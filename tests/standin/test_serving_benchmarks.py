@@ -11,7 +11,7 @@ from tests.standin.running import Machine, ask, free_port
 
 from shardwright.benchmark import inside
 from shardwright.benchmark.job import points_of
-from shardwright.benchmark.tools import TOOLS, Load
+from shardwright.benchmark.tools import AIPERF, TOOLS, Load
 
 AT_ONCE = (1, 4)
 
@@ -31,7 +31,7 @@ def test_each_tool_measures_a_server_and_the_pod_s_script_reads_its_file(
 ) -> None:
     load = Load(url, "tiny", str(model), 32, 4, seed=7)
     script = Path(inside.__file__).read_text()
-    for name, tool in TOOLS.items():
+    for name, tool in {**TOOLS, "aiperf": AIPERF}.items():
         folder = machine.folder / name
         points = [
             {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -284,12 +286,15 @@ def test_concurrencies_that_make_no_sweep_are_refused(text: str) -> None:
 
 
 TOOL = """
-import json, pathlib, sys, time
+import json, os, pathlib, sys, time
 out, at = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 print("a table for people")
 if at == 99:
     sys.exit("RuntimeError: the server refused")
 if at == 96:
+    begun = out.parent / "new"
+    begun.write_text(str(os.getppid()))
+    begun.rename(out.parent / "begun")
     time.sleep(60)
 if at in (1, 2, 4):
     time.sleep(0.3)
@@ -480,6 +485,23 @@ def test_points_that_take_too_long_are_given_up_and_their_tool_ended(tmp_path: P
     points, error = points_of(message)
     assert [point.concurrency for point in points] == [1]
     assert re.fullmatch(r"96 at once: not done within [123] s, all that was left", error)
+
+
+def test_a_pod_that_is_told_to_end_tells_what_it_has(tmp_path: Path) -> None:
+    done: list[tuple[int, str]] = []
+    work = threading.Thread(target=lambda: done.append(run_inside(tmp_path, (1, 96, 128))))
+    work.start()
+    begun = tmp_path / "out/begun"
+    deadline = time.monotonic() + 30
+    while not begun.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(int(begun.read_text()), signal.SIGTERM)
+    work.join(30)
+    ((code, message),) = done
+    points, error = points_of(message)
+    assert code == 1
+    assert [point.concurrency for point in points] == [1]
+    assert error == "96 at once (128 not tried): the pod was told to end"
 
 
 def test_a_server_that_is_not_ready_is_waited_for_and_named(tmp_path: Path) -> None:

@@ -291,21 +291,22 @@ def main(termination_log: str = TERMINATION_LOG) -> int:
     error = _untrusted(request)
     ends = time.monotonic() + request["seconds"]
     asked = [] if error else request["points"]
-    for at, point in enumerate(asked):
-        now = point["concurrency"]
-        say(f"{at + 1} of {len(asked)}: {now} at once, {point['requests']} requests")
-        try:
-            points.append(measure(request, point, ends - time.monotonic()))
-        except (RuntimeError, OSError, ValueError) as failure:
-            left = [str(one["concurrency"]) for one in asked[at + 1 :]]
-            untried = f" ({', '.join(left)} not tried)" if left else ""
-            error = f"{now} at once{untried}: {failure}"
-            break
-        told = points[-1]
-        say(
-            f"{now} at once: {told['tokens_per_second']:.1f} tokens/s, TTFT {told['ttft_ms']:.0f} "
-            f"ms, TPOT {told['tpot_ms']:.1f} ms"
-        )
+    try:
+        for at, point in enumerate(asked):
+            now = point["concurrency"]
+            say(f"{at + 1} of {len(asked)}: {now} at once, {point['requests']} requests")
+            told = measure(request, point, ends - time.monotonic())
+            points.append(told)
+            say(
+                f"{now} at once: {told['tokens_per_second']:.1f} tokens/s, TTFT "
+                f"{told['ttft_ms']:.0f} ms, TPOT {told['tpot_ms']:.1f} ms"
+            )
+    except (RuntimeError, OSError, ValueError) as failure:
+        # What the report takes is all that is left to do.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        failed, *left = [str(one["concurrency"]) for one in asked[len(points) :]] or ["the end"]
+        untried = f" ({', '.join(left)} not tried)" if left else ""
+        error = f"{failed} at once{untried}: {failure}"
     if error:
         say(error)
     Path(termination_log).write_text(report(points, error), encoding="utf-8")

@@ -39,6 +39,7 @@ PROGRAMS: Mapping[str, str] = {
     "usr/local/bin/trtllm-eval": "eval",
     "usr/local/bin/trtllm-bench": "bench",
     "usr/local/bin/vllm": "vllm",
+    "usr/local/bin/aiperf": "aiperf",
     "usr/local/bin/nim-serve": "nim",
     "usr/bin/nvidia-smi": "nvidia_smi",
 }

@@ -72,12 +72,12 @@ def main(tool: str, words: Sequence[str]) -> int:
     bodies = _bodies(tool, values)
     if tool != "vllm-bench-serve":
         # Theirs is asked once before; vLLM's waits for the endpoint only when told to.
-        tried = _ask(values["base_url"], bodies[0])
+        tried = ask(values["base_url"], bodies[0])
         if tried.error:
             raise ValueError(f"Initial test run failed. Error: {tried.error}")
     began = time.perf_counter()
     with ThreadPoolExecutor(values["max_concurrency"] or len(bodies)) as workers:
-        seen = list(workers.map(lambda body: _ask(values["base_url"], body), bodies))
+        seen = list(workers.map(lambda body: ask(values["base_url"], body), bodies))
     duration = time.perf_counter() - began
     for error in sorted({one.error for one in seen if one.error}):
         print(error, file=sys.stderr)
@@ -132,7 +132,7 @@ def _bodies(tool: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _ask(base: str, body: Mapping[str, Any]) -> Seen:
+def ask(base: str, body: Mapping[str, Any]) -> Seen:
     """One streamed answer, its tokens timed as they come."""
     host = urlsplit(base)
     began = time.perf_counter()
