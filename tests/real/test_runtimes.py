@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from kubernetes import client
@@ -16,8 +17,11 @@ from tests.standin.running import PROMPTS
 from tests.support import standin_model
 from tests.support.kube import Json, ready
 from tests.support.operator import Operator
+from typer.testing import CliRunner
 
 from shardwright.api import names
+from shardwright.benchmark.results import read_run
+from shardwright.cli.app import app
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -123,6 +127,58 @@ def test_an_example_answers_with_the_tokens_of_the_whole_model(
         (rank, rank // case.tensor) for rank in range(case.tensor * case.pipeline)
     ]
     assert len({(row["node"], row["gpu"]) for row in rows}) == case.tensor * case.pipeline
+
+
+# NIM's image has no benchmark.
+@pytest.mark.parametrize("case", CASES[:3], ids=lambda case: case.file)
+def test_a_replica_is_measured_by_its_runtime_s_own_benchmark_drawn_and_compared(
+    served: Site, tmp_path: Path, case: Case
+) -> None:
+    name, namespace = case.file, served.kube.namespace
+    before = served.ready(name)["status"]
+    revision = before["engine"]["serving"]["revision"]
+    out, picture = tmp_path / "run.json", tmp_path / "run.svg"
+    where = ["-n", namespace, "--kubeconfig", str(served.sandbox.kubeconfig)]
+    sizes = ["--concurrency", "1,2,8", "--input-len", "32", "--output-len", "6"]
+    done = CliRunner().invoke(app, ["benchmark", name, "-o", str(out), *where, *sizes])
+    assert done.exit_code == 0, done.output
+    told = done.stderr.splitlines()
+    assert told[0].startswith(f"Job {namespace}/{name}-benchmark-")
+    assert "3 of 3: 8 at once, 64 requests" in told
+
+    run = read_run(out.read_text())
+    assert (run.runtime, run.tensor, run.pipeline) == (case.runtime, case.tensor, case.pipeline)
+    assert run.revision == revision
+    assert [(point.concurrency, point.failed) for point in run.points] == [(1, 0), (2, 0), (8, 0)]
+    assert run.remarks == ()
+    for point in run.points:
+        assert point.tokens_per_second == pytest.approx(6 * point.requests_per_second, rel=0.01)
+        assert 0 < point.ttft_ms <= point.ttft_p99_ms
+    assert run.points[-1].tokens_per_second > run.points[0].tokens_per_second
+
+    done = CliRunner().invoke(app, ["plot", str(out), "-o", str(picture)])
+    assert done.exit_code == 0, done.output
+    assert "Output tokens per second (one replica)" in picture.read_text()
+    done = CliRunner().invoke(app, ["compare-runs", str(out)])
+    rows = [line.split() for line in done.output.splitlines()]
+    assert [row[:4] for row in rows if row[1:2] == [name]] == [
+        [str(at), name, case.runtime, run.weights] for at in (1, 2, 8)
+    ]
+
+    def kept() -> bool:
+        status = served.kube.get(name)["status"]
+        return (status.get("benchmark") or {}).get("revision") == revision
+
+    # The operator's next write of status leaves it alone.
+    assert kept()
+    served.kube.edit(name, {"rollout": {"drainTimeoutSeconds": 3}})
+    generation = served.kube.get(name)["metadata"]["generation"]
+    served.kube.wait(
+        "the edit is seen",
+        lambda: served.kube.get(name)["status"]["observedGeneration"] == generation,
+        30.0,
+    )
+    assert kept()
 
 
 def test_another_runtime_is_proven_by_a_candidate_and_nothing_is_fetched_or_built(
