@@ -123,6 +123,8 @@ def _site(namespace: Namespace, model: Path, reference: dict[str, str]) -> Itera
     kube = Kube(namespace.sandbox.api, namespace.name)
     yield Site(kube, namespace.sandbox, claim, reference)
     kube.clear()
+    # Nobody asks any more: they need no time to drain.
+    kube.core.delete_collection_namespaced_pod(kube.namespace, grace_period_seconds=1)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -143,7 +143,7 @@ def test_adapters_come_and_go_and_no_pod_engine_or_request_notices(
         for name in ENGINES:
             folder = tmp_path / name
             folder.mkdir()
-            asked[name] = stack.enter_context(site.clients(name, folder))
+            asked[name] = stack.enter_context(site.clients(name, folder, pause=0.3))
         for cost in change("legal", "poems").values():
             assert cost == {"adapter": 2 * len(ENGINES)}
         assert change("poems") == nothing

@@ -64,7 +64,7 @@ def test_an_engine_made_worse_never_serves_and_the_old_one_goes_on(
     before, inside = live.uids(name), live.containers(name)
     leader, mark = live.leader(name), live.watcher.mark()
 
-    with site.clients(name, tmp_path) as asked:
+    with site.clients(name, tmp_path, pause=0.3) as asked:
         site.kube.edit(name, {"quantization": {"weights": "FP8"}})
         stalled = site.kube.wait_reason(name, "Stalled", "AccuracyTooLow", SECONDS)
         live.watcher.wait_quiet(2.0, SECONDS)

@@ -118,6 +118,7 @@ def test_the_example_of_a_four_bit_checkpoint_serves_on_four_gpus_and_is_warned_
     assert words[words.index("--gpu-memory-utilization") + 1] == "0.9"
     assert "--trust-remote-code" in words
     assert (
-        "model.trustRemoteCode true executes Python from the folder of pvc://models/tiny-awq in "
-        "every pod that serves it; read that code, and pin its revision, or leave it false"
+        "warning: model.trustRemoteCode true executes Python from the folder of "
+        "pvc://models/tiny-awq in every pod that serves it; read that code, and pin its revision, "
+        "or leave it false"
     ) in site.kube.get(name)["status"]["plan"]["reasons"]
