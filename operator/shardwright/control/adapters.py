@@ -1,4 +1,4 @@
-"""Asks leaders which adapters they have loaded: often while that changes, then now and then.
+"""Asks leaders which adapters they have loaded: often while that changes, then ever more rarely.
 
 A leader's runner loads what the table says by itself; what is heard here only goes into status, and
 nothing waits for it.
@@ -15,7 +15,7 @@ from typing import Final
 import aiohttp
 import structlog
 
-from shardwright.control.leaders import Ask, LeaderReader, Turn, same_leader
+from shardwright.control.leaders import Ask, LeaderReader, Turn, backoff, same_leader
 from shardwright.control.queue import Key
 from shardwright.observe.world import PodView
 from shardwright.runner.contract import AdaptersHeard, adapters_heard
@@ -29,9 +29,13 @@ _NOTHING: Final[Mapping[str, AdaptersHeard]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class _Watched(Turn):
-    """A leader that is asked; `digest` names the table that it is to have."""
+    """A leader that is asked; `digest` names the table that it is to have.
+
+    `same` counts answers in a row that told nothing new.
+    """
 
     digest: str = ""
+    same: int = 0
 
 
 class AdapterReader(LeaderReader[_Watched]):
@@ -82,16 +86,17 @@ class AdapterReader(LeaderReader[_Watched]):
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             if not one.tries:
                 _log.info("leader does not tell its adapters", pod=pod.name, error=repr(error))
-            wait = min(_SOON_SECONDS * 2**one.tries, _LAST_RETRY_SECONDS)
+            wait = backoff(_SOON_SECONDS, one.tries, _LAST_RETRY_SECONDS)
             self._again(one, replace(one, at=self._clock() + wait, tries=one.tries + 1))
             return
+        news = self._heard.get(one.key, _NOTHING).get(pod.uid) != found
         settled = found.table == one.digest and not found.troubles
-        wait = _SETTLED_SECONDS if settled else _SOON_SECONDS
-        if not self._again(one, replace(one, at=self._clock() + wait, tries=0)):
-            return
-        heard = self._heard.setdefault(one.key, {})
-        if heard.get(pod.uid) != found:
-            heard[pod.uid] = found
+        same = 0 if news or settled else one.same + 1
+        # Trouble that stands, of files or of a server, is asked about as rarely as what is settled.
+        wait = _SETTLED_SECONDS if settled else backoff(_SOON_SECONDS, same, _SETTLED_SECONDS)
+        later = replace(one, at=self._clock() + wait, tries=0, same=same)
+        if self._again(one, later) and news:
+            self._heard.setdefault(one.key, {})[pod.uid] = found
             self._add({one.key})
 
     def _again(self, one: _Watched, later: _Watched) -> bool:

@@ -20,6 +20,7 @@ from shardwright.runner.contract import STATUS_PATH, ContractError, read_json
 _ASK_SECONDS: Final = 3.0
 _PARALLEL: Final = 8
 _LIMIT_BYTES: Final = 2**20
+_DOUBLINGS: Final = 30
 
 Ask = Callable[[aiohttp.ClientSession, str], Awaitable[object]]
 
@@ -81,6 +82,12 @@ class LeaderReader(ABC, Generic[Asked]):
     @abstractmethod
     async def _one(self, session: aiohttp.ClientSession, turn: Asked) -> None:
         """Ask one leader, and settle what becomes of its turn."""
+
+
+def backoff(first: float, times: int, last: float) -> float:
+    """Seconds to wait after so many times in vain: doubled each time, from `first` up to `last`."""
+    # An exponent without a bound would overflow after a day of them.
+    return min(first * 2.0 ** min(times, _DOUBLINGS), last)
 
 
 def same_leader(deployment: str, pod: PodView, page: object) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 import aiohttp
 import structlog
 
-from shardwright.control.leaders import Ask, LeaderReader, Turn, same_leader
+from shardwright.control.leaders import Ask, LeaderReader, Turn, backoff, same_leader
 from shardwright.control.queue import Key
 from shardwright.observe.world import PodView
 from shardwright.runner.contract import (
@@ -77,7 +77,7 @@ class LinkReader(LeaderReader[Turn]):
                 return
             if not wanted.tries:
                 _log.info("leader does not tell its links", pod=pod.name, error=repr(error))
-            wait = min(_FIRST_RETRY_SECONDS * 2**wanted.tries, _LAST_RETRY_SECONDS)
+            wait = backoff(_FIRST_RETRY_SECONDS, wanted.tries, _LAST_RETRY_SECONDS)
             again = replace(wanted, at=self._clock() + wait, tries=wanted.tries + 1)
             self._turns[pod.uid] = again
             return

@@ -25,7 +25,8 @@ from shardwright.control.loop import Parts
 from shardwright.control.measure import measure_placement, measure_steps, measure_turns
 from shardwright.control.placer import Placer
 from shardwright.control.queue import Key, Result
-from shardwright.control.situate import SecretThere, Situator
+from shardwright.control.secrets import SecretThere
+from shardwright.control.situate import Situator
 from shardwright.control.transitions import transitions
 from shardwright.observe.world import DeploymentView
 from shardwright.plan.adapter_report import readers

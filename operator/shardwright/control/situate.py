@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pydantic import ValidationError
@@ -23,6 +23,7 @@ from shardwright.control.adapters import AdapterReader
 from shardwright.control.fleets import FleetCounter
 from shardwright.control.links import LinkReader
 from shardwright.control.queue import Key
+from shardwright.control.secrets import Secrets, SecretThere
 from shardwright.control.store import Store
 from shardwright.control.usage import UsageReader
 from shardwright.observe.nodes import node_pools
@@ -41,12 +42,8 @@ from shardwright.plan.revisions import Revision, asked_digest, read, serving
 from shardwright.plan.situation import Situation
 from shardwright.plan.versions import with_kept_version
 
-# A Secret that was there is asked for again this rarely: idle must cost next to no requests.
-SECRET_SECONDS = 3600.0
 FLEET_WINDOW_SECONDS = 60.0
 FLEET_PATIENCE_SECONDS = 600.0
-
-SecretThere = Callable[[str, str], Awaitable[bool]]
 
 
 class Situator:
@@ -66,7 +63,7 @@ class Situator:
     ) -> None:
         self._store = store
         self._settings = settings
-        self._secret_there = secret_there
+        self._secrets = Secrets(secret_there, clock)
         self._links = links
         self._adapters = adapters
         self._usage = usage
@@ -77,7 +74,6 @@ class Situator:
         self._revisions: dict[Key, dict[str, Revision]] = {}
         self._lost_at = -math.inf
         self._counted: tuple[int, Mapping[str, Product]] | None = None
-        self._secrets: dict[tuple[str, str], tuple[float, bool]] = {}
         self._fleets = FleetCounter(store, settings)
 
     def forget(self, key: Key) -> None:
@@ -85,14 +81,17 @@ class Situator:
         self._specs.pop(key, None)
         self._revisions.pop(key, None)
         self._fleets.forget(key)
+        self._secrets.forget(key)
 
     async def situation(self, view: DeploymentView) -> Situation:
         """What is known of one deployment now."""
         store = self._store
         spec, error, digest = self._spec(view)
         # Asked first: from here on nothing is awaited, so that all of it is of one moment.
-        missing = await self._missing(view, _secrets_of(spec))
-        lacking = await self._missing(view, _adapters_secrets_of(spec))
+        key, own, others = _key(view), _secrets_of(spec), _adapters_secrets_of(spec)
+        self._secrets.name(key, (*own, *others))
+        missing = await self._secrets.missing(key, own)
+        lacking = await self._secrets.missing(key, others)
         revisions, unreadable = self._read(view, store.revisions_of(view.uid))
         claims = self._claims(view, spec, revisions)
         uids = {claim.uid for claim in claims.values()} | {
@@ -209,21 +208,6 @@ class Situator:
         names.discard("")
         found = {name: self._store.claim(view.namespace, name) for name in sorted(names)}
         return {name: claim for name, claim in found.items() if claim is not None}
-
-    async def _missing(self, view: DeploymentView, names: Iterable[str]) -> tuple[str, ...]:
-        """Which of these Secrets are not there; asked anew once an hour."""
-        missing = []
-        for name in names:
-            place = (view.namespace, name)
-            at, there = self._secrets.get(place, (0.0, False))
-            now = self._clock()
-            # A missing one is asked for at every pass: someone is waiting for it.
-            if not there or now - at > SECRET_SECONDS:
-                there = await self._secret_there(*place)
-                self._secrets[place] = (now, there)
-            if not there:
-                missing.append(name)
-        return tuple(missing)
 
 
 def _secrets_of(spec: CommonSpec | None) -> list[str]:
