@@ -107,3 +107,45 @@ def test_adapters_come_and_go_and_an_invalid_one_harms_none(
     kube.wait_ready("llama", PATIENCE)
     assert steps(kube).count("engine") == 2
     assert steps(kube).count("checkpoint") == steps(kube).count("model") == 1
+
+
+def tables(kube: Kube, name: str) -> dict[str, set[str]]:
+    """Names by the revision whose leaders mount them."""
+    labels = f"shardwright.dev/adapters=true,shardwright.dev/deployment={name}"
+    (only,) = kube.core.list_namespaced_config_map(kube.namespace, label_selector=labels).items
+    return {
+        key.removesuffix(".json"): {entry["name"] for entry in json.loads(text)["adapters"]}
+        for key, text in only.data.items()
+        if key != "adapters.json"
+    }
+
+
+def test_replicas_keep_their_adapters_until_those_of_smaller_limits_serve(
+    running: Operator, h100s: list[str], kube: Kube
+) -> None:
+    both = {"legal-r8", "poems-r16"}
+    kube.create("llama", lora(*sorted(both)))
+    kube.wait_ready("llama", PATIENCE)
+    until(kube, "llama", dict.fromkeys(both, "Ready"), both)
+    (old,) = tables(kube, "llama")
+
+    kube.edit("llama", lora(*sorted(both), maxRank=8))
+    deadline = time.monotonic() + PATIENCE
+    seen: set[str] = set()
+    while True:
+        found = tables(kube, "llama")
+        # Read after the tables: what is there now was there then.
+        revisions = {
+            pod["metadata"]["labels"]["shardwright.dev/revision"] for pod in kube.pods("llama")
+        }
+        if old not in revisions:
+            break
+        assert found[old] == both
+        seen |= set(found)
+        assert time.monotonic() < deadline, "the replicas did not move to the new engine"
+        time.sleep(0.1)
+    (new,) = seen - {old}
+    wanted = {"legal-r8": "Ready", "poems-r16": "Invalid"}
+    until(kube, "llama", wanted, {"legal-r8"})
+    kube.wait_ready("llama", PATIENCE)
+    assert tables(kube, "llama")[new] == {"legal-r8"}
