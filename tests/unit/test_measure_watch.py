@@ -19,7 +19,7 @@ from shardwright.runner.gpus import GPUError
 from shardwright.runner.measures import FAMILIES, ITERATIONS, OWN_FAMILIES, Page, Source
 from shardwright.runner.serve.measure.gpu_use import GPUUse, read_use
 from shardwright.runner.serve.measure.page import page
-from shardwright.runner.serve.measure.watch import GPULook, Look, Watch
+from shardwright.runner.serve.measure.watch import GPULook, Look, Watch, next_look
 from shardwright.runner.serve.places import Pace
 from shardwright.runner.serve.view import DRAINING, SERVING, STARTING, View
 from shardwright.runtimes.metrics import PAGES
@@ -229,6 +229,27 @@ def test_one_page_that_fails_leaves_the_other_s_series() -> None:
         look = watch.look(time.monotonic())
     assert look.values["shardwright_requests_waiting"] == 2
     assert look.up == {"/prometheus/metrics": True, "/metrics": False}
+
+
+@pytest.mark.parametrize(
+    ("a_second", "kept"), [(0, 1000), (20, 1000), (79, 1000), (300, 1000), (1500, 1000)]
+)
+def test_looks_come_often_enough_to_lose_no_iteration(a_second: int, kept: int) -> None:
+    wait, lost = 5.0, []
+    for _ in range(30):
+        there = round(a_second * wait)
+        lost.append(max(0, there - kept))
+        wait = next_look(5.0, min(there, kept), wait)
+    # The first looks find out how fast it is.
+    assert not any(lost[6:])
+    assert wait == (5.0 if a_second < 80 else pytest.approx(400 / a_second, rel=0.01))
+
+
+def test_the_next_look_is_bounded_both_ways() -> None:
+    assert next_look(0.05, 0, 0.05) == 0.05
+    assert next_look(5.0, 1000, 5.0) == 2.0
+    assert next_look(5.0, 1000, 0.01) == 0.2
+    assert next_look(0.05, 1000, 5.0) == 0.05
 
 
 def test_what_was_seen_is_summed_up_for_the_status_page() -> None:

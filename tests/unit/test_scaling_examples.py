@@ -70,6 +70,26 @@ def test_keda_asks_for_series_of_the_runner_by_labels_that_they_have(name: str) 
     assert spec["minReplicaCount"] > 0 or len(asked) > len(ours)
 
 
+@pytest.mark.parametrize("name", SCALERS[1:])
+def test_keda_s_fields_are_its_own_and_each_has_an_effect(name: str) -> None:
+    """Source: https://keda.sh/docs/2.15/reference/scaledobject-spec and scalers/prometheus."""
+    spec = read(name)["spec"]
+    known = {"scaleTargetRef", "minReplicaCount", "maxReplicaCount", "pollingInterval", "triggers"}
+    known |= {"cooldownPeriod", "fallback", "advanced"}
+    assert set(spec) <= known
+    # It is waited for before the last replica goes, and by nobody else.
+    assert ("cooldownPeriod" in spec) == (spec["minReplicaCount"] == 0)
+    assert set(spec.get("fallback", {})) <= {"failureThreshold", "replicas", "behavior"}
+    behaviors = ("static", "currentReplicas", "currentReplicasIfHigher", "currentReplicasIfLower")
+    assert spec.get("fallback", {}).get("behavior", "static") in behaviors
+    for trigger in spec["triggers"]:
+        # A fallback counts for averages only.
+        assert (trigger["type"], trigger["metricType"]) == ("prometheus", "AverageValue")
+        fields = {"serverAddress", "query", "threshold", "activationThreshold", "ignoreNullValues"}
+        assert {"serverAddress", "query", "threshold"} <= set(trigger["metadata"]) <= fields
+        assert all(isinstance(value, str) for value in trigger["metadata"].values())
+
+
 def test_what_the_text_links_to_is_there() -> None:
     text = (ROOT / "docs/scaling.md").read_text(encoding="utf-8")
     for name in (*SCALERS, "prometheus-adapter-values.yaml"):

@@ -31,6 +31,10 @@ from shardwright.runner.serve.view import SERVING, View
 _PAGE_SECONDS = 5.0
 _BODY_LIMIT_BYTES = 16 * 2**20
 GPUS = "gpus"
+# TensorRT-LLM keeps its last 1000 iterations for whoever looks next (`max_stats_len`); a look comes
+# when about so many of them are there.
+_WANTED_ROWS = 400
+_SHORTEST_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class Watch:
         self._look, self._gpu_look = Look(), GPULook()
         self._window = Window(request.revision, 3 * pace.sample)
         self._adapters: frozenset[str] | None = None
+        self._rows, self._rows_at = 0, time.monotonic()
         self._counted: dict[str, float] = {}
         self._errors: dict[str, int] = {page.path: 0 for page in request.metrics}
         self._mark = ""
@@ -124,11 +129,15 @@ class Watch:
         return 2 * self._pace.sample + _PAGE_SECONDS * max(1, len(self.request.metrics))
 
     def _watch_engine(self) -> None:
-        while not self._closed.wait(self._pace.sample):
+        wait = self._pace.sample
+        while not self._closed.wait(wait):
+            self._rows = 0
             # Before the first generation pages are not there yet; while it drains, connections of
             # the port are counted, and ours would be among them.
             if self._view().phase == SERVING:
                 self._look_at_engine()
+            wait = next_look(self._pace.sample, self._rows, time.monotonic() - self._rows_at)
+            self._rows_at = time.monotonic()
 
     def _look_at_engine(self) -> None:
         values: dict[str, Value] = {}
@@ -171,6 +180,7 @@ class Watch:
                 self._adapters = adapters_at_work(page, text)
             return from_prometheus(page, text)
         rows = rows_of(text)
+        self._rows = max(self._rows, len(rows))
         idle = not rows and inflight.look(self.request.http_port) == 0
         found = from_iterations(page, rows, self._counted, idle=idle)
         # Only this thread touches what was counted.
@@ -214,6 +224,19 @@ class Watch:
                 with self._lock:
                     self._gpu_look = GPULook(time.monotonic(), found)
             self._closed.wait(self._pace.gpus)
+
+
+def next_look(sample: float, rows: int, passed: float) -> float:
+    """Seconds until the next look at an engine that keeps its last iterations, and no more.
+
+    Args:
+        sample: The usual time.
+        rows: Iterations that the last look has found.
+        passed: Seconds since the look before it.
+    """
+    if not rows:
+        return sample
+    return min(sample, max(_SHORTEST_SECONDS, _WANTED_ROWS * passed / rows))
 
 
 def _seen(values: dict[str, Value], adapters: frozenset[str] | None) -> Seen:
