@@ -39,7 +39,7 @@ from shardwright.runner.serve.adapter_plan import (
     listed_adapters,
     plan_round,
 )
-from shardwright.runner.serve.adapters import AdapterKeeper
+from shardwright.runner.serve.adapters import AT_ONCE, AdapterKeeper
 from shardwright.runner.serve.view import View, told, unready
 from shardwright.runner.verify import sha256_of
 
@@ -148,6 +148,7 @@ class Server:
     loaded: dict[str, str] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     down: bool = False
+    slow: threading.Event = field(default_factory=threading.Event)
 
     def handler(self) -> type[BaseHTTPRequestHandler]:
         server = self
@@ -165,6 +166,8 @@ class Server:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 name = body["lora_name"]
                 server.calls.append(f"{self.path} {name}")
+                if name.startswith("slow"):
+                    server.slow.wait(20)
                 if self.path == "/unload":
                     server.loaded.pop(name, None)
                     self._send(200, {})
@@ -266,6 +269,46 @@ def test_the_server_follows_the_table_and_one_that_it_refuses_holds_up_no_other(
     eventually(lambda: keeper.heard.table == digest and keeper.heard.loaded == ("a",))
     assert site.server.loaded == {"a": newer.folder}
     assert keeper.heard.troubles == {}
+    keeper.close()
+
+
+def test_one_that_takes_long_holds_up_no_other_and_is_begun_once(site: Site) -> None:
+    slow = site.fetched("slow")
+    site.tell(slow, site.fetched("a"))
+    keeper = site.keeper()
+    eventually(lambda: keeper.heard.loaded == ("a",))
+    # Not everything was tried yet, and whatever the table says meanwhile is done.
+    assert not keeper.looked
+    site.server.loaded["slow-old"] = "/x"
+    site.tell(slow, site.fetched("b"))
+    eventually(lambda: set(site.server.loaded) == {"b", "slow-old"})
+    assert keeper.heard.troubles["slow"] == (ADAPTER_WAITING, "its turn")
+    site.server.slow.set()
+    eventually(lambda: keeper.heard.loaded == ("b", "slow"))
+    assert keeper.looked
+    assert site.server.calls.count("/load slow") == 1
+    assert site.server.calls.count("/unload slow-old") == 1
+    keeper.close()
+
+
+def test_no_more_than_eight_are_loaded_at_a_time_and_all_of_them_in_the_end(site: Site) -> None:
+    site.tell(*(site.fetched(f"slow{number}") for number in range(12)))
+    keeper = site.keeper()
+    eventually(lambda: len(site.server.calls) == AT_ONCE)
+    time.sleep(0.3)
+    assert len(site.server.calls) == AT_ONCE
+    site.server.slow.set()
+    eventually(lambda: len(keeper.heard.loaded) == 12)
+    assert len(site.server.calls) == 12
+    keeper.close()
+
+
+def test_a_pod_is_not_ready_before_more_than_eight_are_loaded(site: Site) -> None:
+    site.tell(*(site.fetched(f"a{number:02}") for number in range(20)))
+    keeper = site.keeper()
+    eventually(lambda: keeper.looked)
+    assert len(site.server.loaded) == 20
+    assert len(keeper.heard.loaded) == 20
     keeper.close()
 
 

@@ -3,7 +3,8 @@
 Level-triggered: every second the file is read and the server is asked what it has, and the
 difference is carried out, so that it does not matter what was missed meanwhile. The kubelet writes
 the file anew when the table changes; before there is one, nothing is touched. One adapter that
-cannot be loaded is told by name and tried again ever more rarely; the others do not wait for it.
+cannot be loaded is told by name and tried again ever more rarely; the others do not wait for it,
+nor for one that takes long: each is loaded and unloaded in a thread of its own.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ LIST_SECONDS = 5.0
 LOAD_SECONDS = 300.0
 # SGLang answers when the last request of the adapter is done.
 UNLOAD_SECONDS = 600.0
+# So many adapters are loaded or unloaded at the same time.
+AT_ONCE = 8
+# A look waits so long for what it has begun; what takes longer goes on without it.
+_QUICK_SECONDS = 1.0
 _BODY_LIMIT_BYTES = 4 * 2**20
 _TABLE_LIMIT_BYTES = 2**20
 _WORDS = 500
@@ -73,7 +78,11 @@ class AdapterKeeper:
         self._host, self._port = host, port
         self._look_seconds, self._clock = look_seconds, clock
         self._heard = AdaptersHeard(table="")
+        self._lock = threading.Lock()
         self._tried: dict[str, Tried] = {}
+        self._busy: dict[str, threading.Thread] = {}
+        # Whether the last look has begun all that it came to.
+        self._begun = True
         self._whole: set[str] = set()
         self._closed = threading.Event()
         self._looked = threading.Event()
@@ -99,16 +108,19 @@ class AdapterKeeper:
         while not self._closed.is_set():
             try:
                 problem = self._look()
-                self._looked.set()
+                if self._begun and not self._busy:
+                    self._looked.set()
             except Exception as error:  # noqa: BLE001 - it is told; nobody else would keep them
                 problem = f"{type(error).__name__}: {error}"
             if problem != told:
                 say("adapters cannot be kept", why=problem) if problem else say("adapters are kept")
                 told = problem
-            self._closed.wait(self._look_seconds)
+            if self._begun or self._busy:
+                self._closed.wait(self._look_seconds)
 
     def _look(self) -> str:
         """One look and what follows from it; returns what stands in the way of all of them."""
+        self._begun = True
         text = self._text()
         if text is None:
             return ""
@@ -122,15 +134,35 @@ class AdapterKeeper:
             return ""
         found = self._round(table)
         self._heard = found.heard(digest)
-        for name in found.unload:
-            if not self._closed.is_set():
-                self._unload(name)
-        for adapter in found.load:
-            if not self._closed.is_set():
-                self._load(adapter)
-        if found.unload or found.load:
+        self._begun = self._begin(found)
+        until = time.monotonic() + _QUICK_SECONDS
+        for worker in self._busy.values():
+            worker.join(max(0.0, until - time.monotonic()))
+        if self._busy:
+            self._busy = {name: worker for name, worker in self._busy.items() if worker.is_alive()}
             self._heard = self._round(table).heard(digest)
         return ""
+
+    def _begin(self, found: Round) -> bool:
+        """Start what a round comes to, each adapter's part in its own thread; whether all of it."""
+        load = {adapter.name: adapter for adapter in found.load}
+        for name in dict.fromkeys((*found.unload, *load)):
+            if name in self._busy:
+                continue
+            if self._closed.is_set() or len(self._busy) >= AT_ONCE:
+                return False
+            act = (name, name in found.unload, load.get(name))
+            worker = threading.Thread(target=self._act, args=act, name="adapter", daemon=True)
+            self._busy[name] = worker
+            worker.start()
+        return True
+
+    def _act(self, name: str, unload: bool, adapter: Adapter | None) -> None:  # noqa: FBT001
+        """One adapter's part: what has its name goes first."""
+        if unload:
+            self._unload(name)
+        if adapter is not None and not self._closed.is_set():
+            self._load(adapter)
 
     def _text(self) -> str | None:
         """The table as written; None before there is one."""
@@ -149,13 +181,15 @@ class AdapterKeeper:
             raise ValueError(f"{self._serving.models} answered {status} {text[:_WORDS]}")
         listed = listed_adapters(json.loads(text))
         names = {adapter.name for adapter in table.adapters}
-        self._tried = {name: tried for name, tried in self._tried.items() if name in names}
+        with self._lock:
+            self._tried = {name: tried for name, tried in self._tried.items() if name in names}
+            before = dict(self._tried)
         missing = {
             one.name: problem
             for one in table.adapters
             if listed.get(one.name) != one.folder and (problem := self._problem(one))
         }
-        return plan_round(table, self._serving, listed, missing, self._tried, self._clock())
+        return plan_round(table, self._serving, listed, missing, before, self._clock())
 
     def _files_only(self, table: AdapterTable) -> Round:
         """For a server that reads an adapter when a request names it: its files must be there."""
@@ -187,14 +221,16 @@ class AdapterKeeper:
         body = {"lora_name": adapter.name, "lora_path": adapter.folder}
         status, text = self._ask("POST", self._serving.load, body, LOAD_SECONDS)
         if status == HTTPStatus.OK:
-            self._tried.pop(adapter.name, None)
+            with self._lock:
+                self._tried.pop(adapter.name, None)
             say("adapter loaded", name=adapter.name, key=adapter.key)
             return
         words = f"{status} {_said(text)}"[:_WORDS] if status else _said(text)[:_WORDS]
-        last = self._tried.get(adapter.name)
-        if last is None or last.folder != adapter.folder:
-            last = Tried(adapter.folder, 0, 0.0, "")
-        self._tried[adapter.name] = last.again(words, self._clock())
+        with self._lock:
+            last = self._tried.get(adapter.name)
+            if last is None or last.folder != adapter.folder:
+                last = Tried(adapter.folder, 0, 0.0, "")
+            self._tried[adapter.name] = last.again(words, self._clock())
         say("adapter not loaded", name=adapter.name, key=adapter.key, why=words)
 
     def _unload(self, name: str) -> None:
