@@ -119,6 +119,10 @@ def test_no_answer_is_asked_for_ever_more_rarely_and_what_was_said_is_dropped(
             assert waits == [300.0, 300.0, 600.0, 1200.0, 2400.0, 3600.0, 3600.0]
             assert dict(here.reader.heard(KEY)) == {}
             assert here.woken == [KEY]
+            late = replace(here.reader._turns["uid-0"], tries=5000)
+            here.reader._turns["uid-0"] = late
+            await here.turn()
+            assert here.reader._turns["uid-0"].at - here.now == 3600.0
             here.page = page()
             await here.turn()
             assert await here.turn() == 300.0

@@ -23,6 +23,7 @@ from shardwright.runner.contract import Usage, usage_heard
 _log = structlog.get_logger(__name__)
 ASK_SECONDS: Final = 300.0
 _LAST_RETRY_SECONDS: Final = 3600.0
+_DOUBLINGS: Final = 8
 
 _NOTHING: Final[Mapping[str, Usage]] = MappingProxyType({})
 
@@ -74,7 +75,7 @@ class UsageReader(LeaderReader[Turn]):
                 return
             if not turn.tries:
                 _log.info("leader does not tell its usage", pod=pod.name, error=repr(error))
-            wait = min(ASK_SECONDS * 2**turn.tries, _LAST_RETRY_SECONDS)
+            wait = min(ASK_SECONDS * 2 ** min(turn.tries, _DOUBLINGS), _LAST_RETRY_SECONDS)
             self._turns[pod.uid] = replace(turn, at=self._clock() + wait, tries=turn.tries + 1)
             # What it said before is of another time.
             self._heard.get(turn.key, {}).pop(pod.uid, None)
