@@ -80,10 +80,15 @@ def _fits(spec: LLMDeploymentSpec, facts: ModelFacts, checks: Sequence[Check]) -
 
 
 def _nearest(own: _Split, facts: ModelFacts) -> list[_Split]:
-    """Splits on no more ranks: first those that change fewest fields, then the largest."""
+    """Splits on no more ranks: first those that change fewest fields, then the largest.
 
-    def distance(split: _Split) -> tuple[int, int, int, int]:
+    Groups of experts or of attention where none were asked for come last: they are another way to
+    serve, not another size.
+    """
+
+    def distance(split: _Split) -> tuple[int, int, int, int, int]:
         return (
+            (own.expert == 1 < split.expert) + (own.attention == 1 < split.attention),
             len(list(_changes(own, split))),
             -split.tensor * split.pipeline,
             abs(own.expert - split.expert),
