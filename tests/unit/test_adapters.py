@@ -467,7 +467,12 @@ def test_leaders_mount_the_table_and_know_the_limits() -> None:
 
 def test_pods_of_a_base_that_takes_none_are_as_before() -> None:
     (pod,) = group_pods(specs.resolved(specs.spec()), IDENTITY, "runner")
-    assert "adapters" not in str(pod)
+    (container,) = pod["spec"]["containers"]
+    env = {item["name"]: item.get("value") for item in container["env"]}
+    assert decode(ServeRequest, env["SHARDWRIGHT_REQUEST"]).adapters is None
+    named = [*container["volumeMounts"], *pod["spec"]["volumes"]]
+    assert "adapters" not in {item["name"] for item in named}
+    assert "adapters" not in str(pod["metadata"])
 
 
 def test_folders_follow_the_uri() -> None:
