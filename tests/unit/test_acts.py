@@ -10,12 +10,12 @@ from shardwright.api.spec import Rollout
 from shardwright.observe.world import PodView
 from shardwright.plan import acts
 from shardwright.plan.attempts import Chain, Next
-from shardwright.plan.deployment import _settle_loan
 from shardwright.plan.groups import Group, State
 from shardwright.plan.memory import Memory
 from shardwright.plan.revisions import Revision
 from shardwright.plan.rollout import Goal, Wish
 from shardwright.plan.situation import Findings, PlaceGroup
+from shardwright.plan.steering import settle_loan
 
 OLD = Revision("old", "u-old", 1, specs.resolved(specs.spec()))
 NEW = Revision("new", "u-new", 2, specs.resolved(specs.spec(replicas=2)))
@@ -77,11 +77,11 @@ GOAL = Goal(
 
 def test_a_loan_goes_on_while_there_is_hope_and_ends_when_there_is_none() -> None:
     lent = Memory(borrowed="replica 0 on a")
-    assert _settle_loan(lent, GOAL, hopeless=False).borrowed
-    assert not _settle_loan(lent, GOAL, hopeless=True).borrowed
-    assert not _settle_loan(lent, replace(GOAL, target_proven=True), hopeless=False).borrowed
-    assert not _settle_loan(lent, replace(GOAL, target="old"), hopeless=False).borrowed
+    assert settle_loan(lent, GOAL, hopeless=False).borrowed
+    assert not settle_loan(lent, GOAL, hopeless=True).borrowed
+    assert not settle_loan(lent, replace(GOAL, target_proven=True), hopeless=False).borrowed
+    assert not settle_loan(lent, replace(GOAL, target="old"), hopeless=False).borrowed
     for held, revision in ((True, GOAL.target), (True, GOAL.serving), (False, GOAL.target)):
         waits = replace(lent, wishes=(Wish(1, 2, revision, held=held),))
-        kept = _settle_loan(waits, GOAL, hopeless=False).borrowed
+        kept = settle_loan(waits, GOAL, hopeless=False).borrowed
         assert bool(kept) is not (held and revision == GOAL.target)

@@ -9,26 +9,25 @@ done that status does not already say; except for the first wish of a new deploy
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from shardwright.api.changes import why
 from shardwright.api.names import LABEL_REVISION
-from shardwright.api.spec import Rollout
 from shardwright.plan import acts, gating, recording
 from shardwright.plan import chain as chains_
 from shardwright.plan import gate as gates
 from shardwright.plan.adapter_states import Adapters
 from shardwright.plan.adapters import adapters_of
 from shardwright.plan.aim import Aim, aim
-from shardwright.plan.attempts import Chain, Next, Shop
+from shardwright.plan.attempts import Chain, Shop
 from shardwright.plan.groups import Group, next_deadline, observe_group, slot_of
 from shardwright.plan.memory import Memory, recall, same, within_reach
 from shardwright.plan.revisions import Revision, proven, serving
-from shardwright.plan.rollout import Goal, Verdict, Wish, advance, mend, until_forgiven
+from shardwright.plan.rollout import Wish, advance, mend, until_forgiven
 from shardwright.plan.situation import CreatePods, Decision, Findings, Intent, Situation
+from shardwright.plan.steering import after_mending, goal_of, settle_loan
 from shardwright.plan.stepfaults import floors
-from shardwright.resolved import Score
 from shardwright.runtimes.base import Refusal
 
 # Secrets are not watched: that would take the right to read them all.
@@ -85,7 +84,7 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
             chains[acts.scoring_of(target.name)] = scoring
     else:
         scoring = None
-    goal = _goal(
+    goal = goal_of(
         situation,
         memory,
         target=target,
@@ -105,7 +104,7 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
         jitter=situation.jitter,
         timeouts=situation.settings.timeouts,
     )
-    after = _after_mending(
+    after = after_mending(
         memory,
         verdict,
         situation.revisions,
@@ -135,7 +134,7 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
         or gating.given_up(chain)
         or gating.given_up(scoring)
     )
-    after = _settle_loan(after, goal, hopeless=hopeless)
+    after = settle_loan(after, goal, hopeless=hopeless)
     if evidence and target is not None:
         after = replace(after, settled=target.name)
     findings = Findings(
@@ -267,105 +266,6 @@ def _adapters(
         serving=served,
         live=[one for one in aimed.revisions if one.name in live],
     )
-
-
-def _goal(
-    situation: Situation,
-    memory: Memory,
-    *,
-    target: Revision | None,
-    served: Revision | None,
-    chain: Chain | None,
-    proven_now: bool,
-    failed: bool,
-    revisions: tuple[Revision, ...],
-    move_possible: bool,
-) -> Goal:
-    """What the wish is steered toward.
-
-    A proven target whose artifacts are gone steers like an unproven one: nothing old is taken down
-    for a group that cannot start.
-    """
-    spec = situation.spec
-    proven_names = {
-        revision.name for revision in revisions if proven(revision.resolved, situation.records)
-    }
-    there = chain is not None and chain.ready
-    rolled_back = target is not None and target.name in memory.rolled_back
-    if proven_now and target is not None:
-        proven_names.add(target.name)
-        if not rolled_back and there:
-            served = target
-    return Goal(
-        replicas=spec.replicas if spec is not None else len(memory.wishes),
-        rollout=spec.rollout if spec is not None else Rollout(),
-        target=target.name if target is not None else "",
-        serving=served.name if served is not None else "",
-        target_proven=proven_now and (there or rolled_back),
-        candidate_possible=there and not failed,
-        proven=frozenset(proven_names),
-        settled=target is not None and target.name == memory.settled,
-        borrowed=bool(memory.borrowed),
-        edit=situation.edit,
-        cordoned=frozenset(name for name, node in situation.nodes.items() if node.unschedulable),
-        move_possible=move_possible,
-    )
-
-
-def _after_mending(
-    memory: Memory,
-    verdict: Verdict,
-    written: tuple[Revision, ...],
-    aimed: Aim,
-    target: Revision | None,
-    chains: Mapping[str, Chain],
-    *,
-    to_ask: Sequence[Score],
-) -> Memory:
-    """What is remembered beside the wishes.
-
-    What was held against a score stays while nobody is there to be asked for it.
-
-    Revisions that were rolled back stay barred until the newest one, that is asked for, has served:
-    they are proven, and one of them would be taken for what serves as soon as it is not barred.
-    That the newest is proven is not enough: it may be rolled back itself.
-    """
-    tries = dict(memory.tries)
-    live = {
-        (chain.artifact.step, chain.artifact.key)
-        for chain in chains.values()
-        if chain.artifact is not None
-    }
-    live |= {(score.step, score.key) for score in to_ask}
-    for key in list(tries):
-        if key not in live:
-            del tries[key]
-    for chain in chains.values():
-        if chain.next is Next.COUNT and chain.artifact is not None and chain.tries is not None:
-            tries[chain.artifact.step, chain.artifact.key] = chain.tries
-    after = replace(memory, wishes=verdict.wishes, incarnations=verdict.incarnations, tries=tries)
-    barred = memory.rolled_back
-    asked = aimed.target.name if aimed.target is not None else ""
-    if verdict.rolled_back is not None and target is not None:
-        barred.pop(target.name, None)
-        barred[target.name] = verdict.rolled_back.cause
-    elif written and asked not in barred and asked == memory.settled == written[-1].name:
-        barred = {}
-    # Forgotten with its revision: as many are kept as there are revisions.
-    there = {revision.name for revision in aimed.revisions}
-    return after.barring({name: cause for name, cause in barred.items() if name in there})
-
-
-def _settle_loan(memory: Memory, goal: Goal, *, hopeless: bool) -> Memory:
-    """A loan ends when the candidate serves, when nothing is left to prove, or it failed.
-
-    One that is held waits for the user: what it was lent goes back meanwhile.
-    """
-    held = any(wish.held and wish.revision == goal.target for wish in memory.wishes)
-    over = goal.target_proven or goal.target == goal.serving or hopeless or held
-    if memory.borrowed and over:
-        return replace(memory, borrowed="")
-    return memory
 
 
 def _rebuild_reason(
