@@ -179,6 +179,11 @@ class World:
             self.measured.append(backend)
             self.asked.append(intent.leader)
             told = replace(told, score=self.scores[backend], samples=570)
+        self.report(intent, told)
+
+    def report(self, intent: CreateStep, told: Report) -> None:
+        """The Job of a step, ended with this report."""
+        artifact = intent.artifact
         uid = f"job-{len(self.jobs)}"
         self.reports[uid] = told
         self.jobs.append(
