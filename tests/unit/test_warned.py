@@ -47,3 +47,24 @@ def test_fp8_on_ampere_saves_memory_alone(runtime: str) -> None:
 def test_an_unknown_product_is_not_judged() -> None:
     asked = {"engine": {"runtime": "VLLM"}, "quantization": {"weights": "FP8"}}
     assert warnings(**asked, gpu={"product": "ACME-1"}) == ()
+
+
+@pytest.mark.parametrize(
+    ("engine", "weights"), [({"runtime": "VLLM"}, "FP8"), ({"backend": "TensorRT"}, "None")]
+)
+def test_calibration_data_that_nothing_takes_scales_from_are_told(
+    engine: dict[str, Any], weights: str
+) -> None:
+    asked = {"weights": weights, "calibration": {"samples": 64, "dataset": "calib/own"}}
+    (found,) = warnings(engine=engine, quantization=asked)
+    assert found.startswith(
+        "warning: quantization.calibration (dataset calib/own, samples 64) has no effect with "
+        f"weights {weights} on {engine.get('runtime', 'TensorRTLLM')}"
+    )
+    assert warnings(engine=engine, quantization={"weights": weights}) == ()
+
+
+@pytest.mark.parametrize("backend", ["TensorRT", "PyTorch"])
+def test_calibration_data_that_are_used_deserve_no_word(backend: str) -> None:
+    asked = {"weights": "FP8", "calibration": {"samples": 64, "dataset": "calib/own"}}
+    assert warnings(engine={"backend": backend}, quantization=asked) == ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shardwright.api.spec import LLMDeploymentSpec
+from shardwright.api.serving import Calibration
 from shardwright.plan.given import WARNING
 from shardwright.resolved import Resolved
 from shardwright.runtimes.direct import Offer
@@ -19,12 +19,13 @@ from shardwright.sizing.hardware import UnknownHardwareError, hardware
 
 def told(resolved: Resolved) -> tuple[str, ...]:
     """The planner's reasons, and the warnings that the spec deserves."""
-    spec = resolved.spec
-    return (*resolved.reasons, *(f"{WARNING}{text}" for ask in WARNINGS for text in ask(spec)))
+    said = (f"{WARNING}{text}" for ask in WARNINGS for text in ask(resolved))
+    return (*resolved.reasons, *said)
 
 
-def remote_code(spec: LLMDeploymentSpec) -> tuple[str, ...]:
+def remote_code(resolved: Resolved) -> tuple[str, ...]:
     """A model's folder that may run Python in the pods."""
+    spec = resolved.spec
     if not spec.model.trust_remote_code:
         return ()
     text = (
@@ -34,8 +35,26 @@ def remote_code(spec: LLMDeploymentSpec) -> tuple[str, ...]:
     return (text,)
 
 
-def unpacked(spec: LLMDeploymentSpec) -> tuple[str, ...]:
+def unused_calibration(resolved: Resolved) -> tuple[str, ...]:
+    """Calibration data where nothing is quantized from data."""
+    spec = resolved.spec
+    given = spec.quantization.calibration.model_dump(by_alias=True)
+    unasked = Calibration().model_dump(by_alias=True)
+    named = [f"{name} {value}" for name, value in given.items() if value != unasked[name]]
+    if not named or any(artifact.inputs.get("calibration") for artifact in resolved.artifacts):
+        return ()
+    weights = spec.quantization.weights
+    text = (
+        f"quantization.calibration ({', '.join(named)}) has no effect with weights {weights} on "
+        f"{spec.engine.runtime} from {spec.model.uri}: no scales are taken from data here; leave "
+        "it out, or choose a runtime and a precision that are calibrated (TensorRTLLM, FP8)"
+    )
+    return (text,)
+
+
+def unpacked(resolved: Resolved) -> tuple[str, ...]:
     """Precisions that save memory on this GPU and no arithmetic."""
+    spec = resolved.spec
     engine, compute = DIRECT.get(spec.engine.runtime), _compute(spec.gpu.product)
     if engine is None or compute is None:
         return ()
@@ -63,5 +82,5 @@ def _compute(product: str) -> Compute | None:
         return None
 
 
-Warn = Callable[[LLMDeploymentSpec], tuple[str, ...]]
-WARNINGS: tuple[Warn, ...] = (remote_code, unpacked)
+Warn = Callable[[Resolved], tuple[str, ...]]
+WARNINGS: tuple[Warn, ...] = (remote_code, unused_calibration, unpacked)
