@@ -454,11 +454,23 @@ OPEN: list[tuple[dict[str, Any], str]] = [
         "TensorParallelExceedsNVLinkDomain",
     ),
     ({"parallelism": {"pipeline": 300}}, "not read"),
+    # Of groups that no power of two is a multiple of, the tensor is still open.
+    ({"parallelism": {"expert": 3}, "engine": {"backend": "PyTorch"}}, ""),
+    ({"parallelism": {"attentionData": 6, "pipeline": 1}, "engine": {"runtime": "SGLang"}}, ""),
+    ({"parallelism": {"expert": 3, "attentionData": 1000}}, "not read"),
     ({"engine": {"config": {"max_beams": 4}}}, "UnknownEngineConfig"),
     ({"engine": {"version": "1.3.0"}}, "BuilderNotAvailable"),
     ({"quantization": {"kvCache": "INT8"}, "engine": {"backend": "PyTorch"}}, "PrecisionNot"),
     ({"pod": {"fabricProfile": "efa"}}, "FabricProfileNotFound"),
     ({"storage": {"claimName": "nowhere"}}, "ClaimNotFound"),
+    (
+        {
+            "parallelism": {"expert": 3},
+            "engine": {"runtime": "VLLM"},
+            "quantization": {"accuracy": {"task": "mmlu", "minScore": 60}},
+        },
+        "EvaluationImageUnknown",
+    ),
 ]
 
 

@@ -7,6 +7,7 @@ builds works with that one alone.
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -111,7 +112,19 @@ class AskedParallelism(Model):
 
     @model_validator(mode="after")
     def _groups_are_even(self) -> AskedParallelism:
-        return even_groups(self, self.tensor, self.expert, self.attention_data)
+        even_groups(self, self.tensor, self.expert, self.attention_data)
+        if self.groups > MAX_TENSOR:
+            raise ValueError(
+                f"expert {self.expert} and attentionData {self.attention_data} both divide tensor "
+                f"from {self.groups} on, and it is at most {MAX_TENSOR}; use numbers of which one "
+                "divides the other"
+            )
+        return self
+
+    @property
+    def groups(self) -> int:
+        """The least number of tensor ranks that all groups divide."""
+        return math.lcm(self.expert or 1, self.attention_data or 1)
 
 
 class AskedQuantization(Model):
@@ -216,6 +229,12 @@ class AskedSpec(CommonSpec):
     def pipeline(self) -> int | None:
         """Pipeline stages; None while they are open."""
         return self.parallelism.pipeline if self.parallelism is not None else None
+
+    @property
+    def most_tensor(self) -> int:
+        """The largest number of tensor ranks that groups of experts and of attention divide."""
+        groups = self.parallelism.groups if self.parallelism is not None else 1
+        return MAX_TENSOR // groups * groups
 
     @property
     def expert(self) -> int | None:

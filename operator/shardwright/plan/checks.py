@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shardwright.api.asked import MAX_TENSOR, AskedSpec
+from shardwright.api.asked import AskedSpec
 from shardwright.api.spec import StagePlacement
 from shardwright.observe.nodes import node_pools
 from shardwright.observe.world import ClaimView, NodePool, NodeView, Sharing
@@ -122,7 +122,7 @@ def engine_fits(asked: Asked) -> Refusal | None:
         images = {**settings.images, f"{engine.runtime}/{engine.version}": image}
         settings = settings.model_copy(update={"images": images})
     # Values to which no runtime objects stand in for what is open.
-    spec = asked.spec.filled(product="open", tensor=MAX_TENSOR, pipeline=1)
+    spec = asked.spec.filled(product="open", tensor=asked.spec.most_tensor, pipeline=1)
     return runtime(engine.runtime).refuse_spec(spec, compute, settings)
 
 
@@ -144,7 +144,7 @@ def gate_has_tool(asked: Asked) -> Refusal | None:
     refused = [
         evaluation_ways.refuse(
             # An open product and tensor decide nothing here.
-            asked.spec.filled(product="open", tensor=MAX_TENSOR, pipeline=stages),
+            asked.spec.filled(product="open", tensor=asked.spec.most_tensor, pipeline=stages),
             situation.settings,
             before.resolved if before is not None else None,
         )
