@@ -33,7 +33,7 @@ from shardwright.plan.adapter_report import readers
 from shardwright.plan.advice import telling
 from shardwright.plan.deployment import after_quota, decide
 from shardwright.plan.links import unheard
-from shardwright.plan.report import applied, report
+from shardwright.plan.report import applied, defect, report
 from shardwright.plan.situation import CreatePods, CreateStep, Decision, Situation
 from shardwright.render.runner import runner_config_map, runner_config_map_name
 from shardwright.render.tokens import draw_token
@@ -65,6 +65,7 @@ class Reconciler:
         )
         self.placer = Placer(parts.store)
         self.collector = Collector(parts.store, parts.executor, parts.settings)
+        self._failing: set[Key] = set()  # keys whose last pass ended in a fault of ours
 
     async def __call__(self, key: Key) -> Result:
         """One pass."""
@@ -81,7 +82,16 @@ class Reconciler:
             return Result()
         situation = await self.situator.situation(view)
         homes = Homes(key, self.placer, self.store, situation)
-        decision = decide(situation, move_possible=homes.move_possible())
+        try:
+            decision = decide(situation, move_possible=homes.move_possible())
+        except Exception as error:
+            # Logged in full, and tried again, by whoever called. One that comes again is told to
+            # the user: nobody looks for a status that stays as it was.
+            if key in self._failing:
+                await self._status(key, view, situation, defect(situation, error))
+            self._failing.add(key)
+            raise
+        self._failing.discard(key)
         there = {pod.uid for pod in situation.pods}
         self.links.want(key, unheard(situation, decision.findings), there)
         self.adapters.want(key, readers(decision.findings))
@@ -123,6 +133,7 @@ class Reconciler:
 
     def _forget(self, key: Key) -> None:
         """The object is gone or going: garbage collection takes what it owned."""
+        self._failing.discard(key)
         self.situator.forget(key)
         self.links.forget(key)
         self.adapters.forget(key)

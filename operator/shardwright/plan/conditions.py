@@ -74,6 +74,21 @@ def conditions(situation: Situation, decision: Decision, outcome: Outcome) -> li
     ]
 
 
+def fault(error: Exception) -> list[Say]:
+    """What is said while no pass gets to its end, by a fault of the operator's own."""
+    reason = "OperatorFailed"
+    message = (
+        f"the operator cannot work out what to do: {type(error).__name__}: {str(error)[:800]}; "
+        "what runs is left as it is. It tries again, more and more rarely: take the last edit back "
+        "if there was one, and report this with the operator's log"
+    )
+    return [
+        Say("Ready", "False", reason, message),
+        Say("Reconciling", "False", "Stalled", "waiting for the user"),
+        Say("Stalled", "True", reason, message),
+    ]
+
+
 def _accepted(findings: Findings) -> Say:
     if findings.refusal is not None:
         return Say("Accepted", "False", findings.refusal.reason, findings.refusal.message)

@@ -30,7 +30,7 @@ from shardwright.plan.adapter_report import adapters_status
 from shardwright.plan.adapters import advice
 from shardwright.plan.advice import advised
 from shardwright.plan.attempts import DOING
-from shardwright.plan.conditions import Outcome, Say, conditions
+from shardwright.plan.conditions import Outcome, Say, conditions, fault
 from shardwright.plan.gate import Answer, limit_words, verdict
 from shardwright.plan.groups import Group, State
 from shardwright.plan.links import links_of
@@ -88,6 +88,22 @@ def report(situation: Situation, decision: Decision, outcome: Outcome) -> LLMDep
         ready_replicas=sum(group.ready for group in serving),
         selector=f"{names.LABEL_DEPLOYMENT}={situation.deployment.name},{names.LABEL_SERVING}=true",
         benchmark=situation.status.benchmark,
+    )
+
+
+def defect(situation: Situation, error: Exception) -> LLMDeploymentStatus:
+    """The status while no pass gets to its end, by a fault of the operator's own.
+
+    All that is remembered stays as it is, and nothing is said of replicas that was not seen.
+    """
+    said = fault(error)
+    kinds = {say.type for say in said}
+    kept = [item for item in situation.status.conditions if item.type not in kinds]
+    return situation.status.model_copy(
+        update={
+            "observed_generation": situation.deployment.generation,
+            "conditions": [*kept, *(_timed(situation, say) for say in said)],
+        }
     )
 
 
