@@ -30,6 +30,7 @@ MODELS = {
     "hf://meta-llama/Llama-3.1-8B-Instruct@main": specs.LLAMA_8B,
     "hf://meta-llama/Llama-3.1-70B-Instruct@main": specs.LLAMA_70B,
 }
+NIM = "nvcr.io/nim/nvidia/llm-nim:2.1.5"
 DRAFT = {"method": "DraftModel", "model": {"uri": "hf://meta-llama/Llama-3.1-8B-Instruct@main"}}
 
 EDITS: list[Callable[[dict[str, Any]], None]] = [
@@ -44,6 +45,11 @@ EDITS: list[Callable[[dict[str, Any]], None]] = [
     lambda spec: spec.update(engine={"backend": "PyTorch"}),
     lambda spec: spec.update(engine={"runtime": "VLLM"}),
     lambda spec: spec.update(engine={"runtime": "SGLang"}),
+    lambda spec: spec.update(engine={"runtime": "Triton"}),
+    lambda spec: spec.update(engine={"runtime": "NIM", "image": NIM}),
+    lambda spec: spec.pop("parallelism", None),
+    lambda spec: spec.update(parallelism={"expert": 3}),
+    lambda spec: spec.update(parallelism={"tensor": 2, "attentionData": 2}),
     lambda spec: spec.update(parallelism={"tensor": 1, "pipeline": 1}),
     lambda spec: spec.update(parallelism={"tensor": 2, "pipeline": 1}),
     lambda spec: spec.update(parallelism={"tensor": 2, "pipeline": 2}),
