@@ -513,6 +513,60 @@ class TestManifest:
         assert refused.exit_code == 1
         assert "NotEnoughNodes" in refused.stdout
 
+    @pytest.mark.parametrize(
+        ("more", "parts"),
+        [
+            (
+                {"engine": {"runtime": "NIM"}, "lora": {"maxRank": 8}},
+                ("LoRANotSupported", "use runtime VLLM or SGLang"),
+            ),
+            (
+                {"engine": {"runtime": "VLLM", "config": {"max-lora-rank": 3}}},
+                ("ReservedEngineConfig", "use lora.maxRank instead"),
+            ),
+            (
+                {
+                    "engine": {"runtime": "VLLM"},
+                    "quantization": {"accuracy": {"task": "mmlu", "maxDrop": 1}},
+                },
+                ("BaselineUnavailable", "give its score"),
+            ),
+            (
+                {"speculative": {"method": "MTP"}, "engine": {"backend": "PyTorch"}},
+                ("speculative.method MTP", "no multi-token-prediction layers"),
+            ),
+        ],
+        ids=["lora", "config", "gate", "mtp"],
+    )
+    def test_what_the_operator_refuses_is_not_planned(
+        self, folder: Folder, more: dict[str, Any], parts: tuple[str, ...]
+    ) -> None:
+        shape = {"tensor": 4, "pipeline": 1}
+        folder.manifest(manifest("meta-llama/Llama-3.1-70B", parallelism=shape, **more))
+        refused = folder.ask()
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        for part in parts:
+            assert part in refused.stderr
+
+    def test_images_of_an_administrator_count_as_named(self, folder: Folder) -> None:
+        gate = {"accuracy": {"task": "mmlu", "minScore": 60}}
+        shape = {"parallelism": {"tensor": 4, "pipeline": 1}}
+        self.chosen(folder, **shape, engine={"runtime": "VLLM"}, quantization=gate)
+        self.chosen(folder, **shape, engine={"runtime": "VLLM", "version": "0.19.0"})
+        assert "a cluster refuses it, UnknownVersion" in " ".join(folder.ask().stdout.split())
+
+    def test_a_draft_takes_memory_or_is_said_not_to_be_counted(self, folder: Folder) -> None:
+        def drafts(name: str) -> dict[str, Any]:
+            return {"method": "DraftModel", "model": {"uri": f"hf://meta-llama/{name}"}}
+
+        shape = {"parallelism": {"tensor": 4, "pipeline": 1}, "engine": {"runtime": "VLLM"}}
+        plain = self.chosen(folder, **shape)
+        counted = self.chosen(folder, **shape, speculative=drafts("Llama-3.2-1B-Instruct"))
+        assert counted.memory.stages[-1].kv_pool < plain.memory.stages[-1].kv_pool
+        assert "memory is not counted" not in " ".join(folder.ask().stdout.split())
+        self.chosen(folder, **shape, speculative=drafts("Of-Another-Name"))
+        assert "memory is not counted" in " ".join(folder.ask().stdout.split())
+
     @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("llama-*.yaml")))
     def test_the_examples_plan(self, folder: Folder, path: Path) -> None:
         text = path.read_text(encoding="utf-8")

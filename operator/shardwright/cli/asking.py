@@ -110,6 +110,7 @@ def answer(
         manifest = replace(manifest, workload=_wanted(manifest, ttft_seconds, tpot_seconds))
         nodes = _nodes(nodes_file, context, kubeconfig)
         model = model_of(manifest.uri, model_config)
+        manifest = _with_draft(manifest, model)
         choice = _chosen(manifest, nodes, model)
     except (BadInputError, ClusterError, UnknownEngineError, UnknownHardwareError) as error:
         typer.echo(str(error), err=True)
@@ -124,9 +125,39 @@ def _wanted(manifest: Manifest, ttft: float | None, tpot: float | None) -> Workl
         raise BadInputError(str(error)) from error
 
 
+def _with_draft(manifest: Manifest, model: Model) -> Manifest:
+    """The manifest with the sizes of what drafts tokens, or a note that they are not counted.
+
+    Raises:
+        BadInputError: The model is to draft with layers that it has not.
+    """
+    if manifest.engine.own_draft and not model.draft_layers:
+        raise BadInputError(
+            f"spec.speculative.method MTP: {model.name} has no multi-token-prediction layers in "
+            "its config.json; use another method"
+        )
+    if not manifest.draft_uri:
+        return manifest
+    try:
+        draft = model_of(manifest.draft_uri, None)
+    except BadInputError:
+        note = (
+            f"speculative.model.uri {manifest.draft_uri}: its sizes are not known here, so its "
+            "memory is not counted; the operator counts it once it is fetched"
+        )
+        return replace(manifest, notes=(*manifest.notes, note))
+    return replace(manifest, engine=replace(manifest.engine, draft=draft))
+
+
 def _chosen(manifest: Manifest, nodes: Nodes, model: Model) -> Choice:
-    """The choice; where replicas are left out, with what a cluster would make of that."""
+    """The choice; where replicas are left out, with what a cluster would make of that.
+
+    Raises:
+        BadInputError: It would fit, and the operator takes no such spec.
+    """
     choice = choose(model, nodes.fleet, manifest.workload, manifest.engine, manifest.limits)
+    if choice.chosen is not None and manifest.refused:
+        raise BadInputError(f"{manifest.name}: the operator refuses it, {manifest.refused}")
     if not manifest.replicas_left_out or choice.chosen is None:
         return choice
     one = replace(manifest.limits, replicas=1)

@@ -15,13 +15,21 @@ from pydantic import ValidationError
 
 from shardwright.api.asked import AskedSpec
 from shardwright.api.names import API_VERSION, KIND
+from shardwright.api.settings import Settings
 from shardwright.cli.reading import BadInputError, documents, first_of
+from shardwright.plan.checks import engine_refuses, gate_refuses
+from shardwright.plan.drafts import draft_uri
 from shardwright.plan.question import engine_settings, limits_of, workload_of
+from shardwright.runtimes.base import Refusal
 from shardwright.sizing.question import Limits, Workload
 from shardwright.sizing.shape import EngineSettings
 
 # A stand-in for what the API asks for and planning does not.
 _REQUIRED = {"storage": {"claimName": "any"}}
+# A stand-in for images that an administrator may have named.
+_NAMED = "named"
+# Sizes are known of versions whose command line is not.
+_UNKNOWN_VERSION = "UnknownVersion"
 _OPEN = ("parallelism", "quantization", "gpu", "replicas")
 
 
@@ -37,6 +45,8 @@ class Manifest:
         limits: What it fixes.
         replicas_left_out: Whether it says nothing of replicas, so that a cluster fills in 1.
         notes: What was read otherwise than somebody might think.
+        draft_uri: Of the model that drafts tokens; empty for none.
+        refused: Why no cluster takes it, wherever it would fit; empty where some may.
     """
 
     name: str
@@ -46,6 +56,8 @@ class Manifest:
     limits: Limits
     replicas_left_out: bool = False
     notes: tuple[str, ...] = ()
+    draft_uri: str = ""
+    refused: str = ""
 
 
 def read_manifest(text: str, source: str, *, everything_open: bool = False) -> Manifest:
@@ -72,6 +84,9 @@ def read_manifest(text: str, source: str, *, everything_open: bool = False) -> M
     metadata = body.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     left_out = "replicas" not in spec
+    refusal = _refusal(asked)
+    words = f"{refusal.reason}: {refusal.message}" if refusal is not None else ""
+    unknown = refusal is not None and refusal.reason == _UNKNOWN_VERSION
     # As the operator: a deployment that is scaled to zero is planned for the one it may become.
     replicas = None if left_out or everything_open else max(1, asked.replicas)
     return Manifest(
@@ -81,8 +96,21 @@ def read_manifest(text: str, source: str, *, everything_open: bool = False) -> M
         workload=workload_of(asked),
         limits=limits_of(asked, replicas),
         replicas_left_out=left_out and not everything_open,
-        notes=tuple(_notes(asked)),
+        notes=(*_notes(asked), *((f"a cluster refuses it, {words}",) if unknown else ())),
+        draft_uri=draft_uri(asked),
+        refused="" if unknown else words,
     )
+
+
+def _refusal(asked: AskedSpec) -> Refusal | None:
+    """What the operator refuses of a spec before it looks at the cluster.
+
+    Images count as named: which there are is a matter of the operator's settings.
+    """
+    engine = asked.engine
+    images = {f"{engine.runtime}/{engine.version}": _NAMED}
+    settings = Settings().model_copy(update={"images": images, "evaluation_image": _NAMED})
+    return engine_refuses(asked, None, settings) or gate_refuses(asked, settings)
 
 
 def _the_one(found: list[Any], source: str) -> dict[str, Any]:

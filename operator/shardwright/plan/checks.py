@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardwright.api.asked import AskedSpec
+from shardwright.api.settings import Settings
 from shardwright.api.spec import StagePlacement
 from shardwright.observe.nodes import node_pools
 from shardwright.observe.world import ClaimView, NodePool, NodeView, Sharing
@@ -26,6 +27,7 @@ from shardwright.plan.inventory import (
 from shardwright.plan.resolve import image_of, source_claim
 from shardwright.plan.revisions import wish_of
 from shardwright.plan.situation import Situation
+from shardwright.resolved import Resolved
 from shardwright.runtimes import evaluation_ways
 from shardwright.runtimes.base import Refusal
 from shardwright.runtimes.registry import runtime
@@ -121,9 +123,16 @@ def engine_fits(asked: Asked) -> Refusal | None:
     if image := _image(asked):
         images = {**settings.images, f"{engine.runtime}/{engine.version}": image}
         settings = settings.model_copy(update={"images": images})
+    return engine_refuses(asked.spec, compute, settings)
+
+
+def engine_refuses(
+    spec: AskedSpec, compute: tuple[int, int] | None, settings: Settings
+) -> Refusal | None:
+    """What a runtime says of a spec on a GPU; a compute capability of None is not known."""
     # Values to which no runtime objects stand in for what is open.
-    spec = asked.spec.filled(product="open", tensor=asked.spec.most_tensor, pipeline=1)
-    return runtime(engine.runtime).refuse_spec(spec, compute, settings)
+    whole = spec.filled(product="open", tensor=spec.most_tensor, pipeline=1)
+    return runtime(spec.engine.runtime).refuse_spec(whole, compute, settings)
 
 
 def gate_has_tool(asked: Asked) -> Refusal | None:
@@ -141,14 +150,22 @@ def gate_has_tool(asked: Asked) -> Refusal | None:
     before = next(
         (one for one in revisions if one.means(wish)), revisions[-1] if revisions else None
     )
+    resolved = before.resolved if before is not None else None
+    return gate_refuses(asked.spec, situation.settings, resolved)
+
+
+def gate_refuses(
+    spec: AskedSpec, settings: Settings, before: Resolved | None = None
+) -> Refusal | None:
+    """Why no tool measures the gate of a spec; `before` is what was resolved of it already."""
     refused = [
         evaluation_ways.refuse(
             # An open product and tensor decide nothing here.
-            asked.spec.filled(product="open", tensor=asked.spec.most_tensor, pipeline=stages),
-            situation.settings,
-            before.resolved if before is not None else None,
+            spec.filled(product="open", tensor=spec.most_tensor, pipeline=stages),
+            settings,
+            before,
         )
-        for stages in ((asked.spec.pipeline,) if asked.spec.pipeline else (1, 2))
+        for stages in ((spec.pipeline,) if spec.pipeline else (1, 2))
     ]
     return refused[0] if all(refused) else None
 
