@@ -124,10 +124,10 @@ def _device(order: LoadOrder, rank: int) -> gpu.GPU:
 @lru_cache(maxsize=1)
 def _whole(folder: Path, qformat: str) -> tuple[Geometry, Weights]:
     # Tests run all ranks in one process; reading the folder once for all keeps them quick.
-    weights = make.read(folder)
+    shape, weights = geometry.read(folder), make.read(folder)
     if qformat:
         weights = quantization.apply(weights, qformat, _NO_GROUP)
-    return geometry.read(folder), weights
+    return shape, weights
 
 
 def decode_order(raw: Mapping[str, Any]) -> LoadOrder:
