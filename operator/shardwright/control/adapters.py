@@ -6,16 +6,14 @@ nothing waits for it.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Final
 
 import aiohttp
 import structlog
 
-from shardwright.control.leaders import Ask, LeaderReader, Turn, backoff, same_leader
+from shardwright.control.leaders import LeaderReader, Turn, backoff, same_leader
 from shardwright.control.queue import Key
 from shardwright.observe.world import PodView
 from shardwright.runner.contract import AdaptersHeard, adapters_heard
@@ -24,7 +22,6 @@ _log = structlog.get_logger(__name__)
 _SOON_SECONDS: Final = 1.0
 _SETTLED_SECONDS: Final = 30.0
 _LAST_RETRY_SECONDS: Final = 60.0
-_NOTHING: Final[Mapping[str, AdaptersHeard]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +35,8 @@ class _Watched(Turn):
     same: int = 0
 
 
-class AdapterReader(LeaderReader[_Watched]):
+class AdapterReader(LeaderReader[_Watched, AdaptersHeard]):
     """Keeps whom to ask and what was answered last, by the UID of the leader's pod."""
-
-    def __init__(
-        self,
-        add: Callable[[set[Key]], None],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        ask: Ask | None = None,
-    ) -> None:
-        """`add` wakes a deployment of which a leader has told something new."""
-        super().__init__(add, clock=clock, ask=ask)
-        self._heard: dict[Key, dict[str, AdaptersHeard]] = {}
-
-    def heard(self, key: Key) -> Mapping[str, AdaptersHeard]:
-        """What the deployment's leaders have told last, by pod UID."""
-        return self._heard.get(key, _NOTHING)
 
     def want(self, key: Key, leaders: Iterable[tuple[PodView, str]]) -> None:
         """Ask exactly these leaders of a deployment, at once those that have another table.
@@ -62,20 +44,12 @@ class AdapterReader(LeaderReader[_Watched]):
         `leaders` are their pods, each with the digest of the table that it is to have.
         """
         wanted = {pod.uid: (pod, digest) for pod, digest in leaders if pod.ip}
-        self._leave(key, wanted)
-        heard = self._heard.get(key, {})
-        for uid in [uid for uid in heard if uid not in wanted]:
-            del heard[uid]
+        self._leave(key, wanted, wanted)
         for uid, (pod, digest) in wanted.items():
             known = self._turns.get(uid)
             if known is None or known.digest != digest:
                 self._turns[uid] = _Watched(key, pod, self._clock(), digest=digest)
                 self._more.set()
-
-    def forget(self, key: Key) -> None:
-        """A deployment is gone."""
-        self.want(key, ())
-        self._heard.pop(key, None)
 
     async def _one(self, session: aiohttp.ClientSession, one: _Watched) -> None:
         pod = one.pod
@@ -89,7 +63,7 @@ class AdapterReader(LeaderReader[_Watched]):
             wait = backoff(_SOON_SECONDS, one.tries, _LAST_RETRY_SECONDS)
             self._again(one, replace(one, at=self._clock() + wait, tries=one.tries + 1))
             return
-        news = self._heard.get(one.key, _NOTHING).get(pod.uid) != found
+        news = self.heard(one.key).get(pod.uid) != found
         settled = found.table == one.digest and not found.troubles
         same = 0 if news or settled else one.same + 1
         # Trouble that stands, of files or of a server, is asked about as rarely as what is settled.
@@ -98,10 +72,3 @@ class AdapterReader(LeaderReader[_Watched]):
         if self._again(one, later) and news:
             self._heard.setdefault(one.key, {})[pod.uid] = found
             self._add({one.key})
-
-    def _again(self, one: _Watched, later: _Watched) -> bool:
-        """Whether the leader is still to be asked about this table."""
-        if self._turns.get(one.pod.uid) != one:
-            return False
-        self._turns[one.pod.uid] = later
-        return True

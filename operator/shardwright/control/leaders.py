@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -36,10 +36,11 @@ class Turn:
 
 
 Asked = TypeVar("Asked", bound=Turn)
+Told = TypeVar("Told")
 
 
-class LeaderReader(ABC, Generic[Asked]):
-    """Keeps whom to ask, by the UID of the leader's pod, and asks them."""
+class LeaderReader(ABC, Generic[Asked, Told]):
+    """Keeps whom to ask and what was told last, by the UID of the leader's pod, and asks them."""
 
     def __init__(
         self,
@@ -53,13 +54,34 @@ class LeaderReader(ABC, Generic[Asked]):
         self._clock = clock
         self._ask: Ask = ask if ask is not None else ask_leader
         self._turns: dict[str, Asked] = {}
+        self._heard: dict[Key, dict[str, Told]] = {}
         self._more = asyncio.Event()
 
-    def _leave(self, key: Key, but: Collection[str]) -> None:
-        """Ask no other leaders of a deployment than these."""
+    def heard(self, key: Key) -> Mapping[str, Told]:
+        """What the deployment's leaders have told last, by pod UID."""
+        return self._heard.get(key, {})
+
+    def forget(self, key: Key) -> None:
+        """A deployment is gone."""
+        self._leave(key, (), ())
+
+    def _leave(self, key: Key, asked: Collection[str], told: Collection[str]) -> None:
+        """Ask no other leaders of a deployment than these, and keep the words of no other."""
         for uid in [uid for uid, one in self._turns.items() if one.key == key]:
-            if uid not in but:
+            if uid not in asked:
                 del self._turns[uid]
+        heard = self._heard.get(key, {})
+        for uid in [uid for uid in heard if uid not in told]:
+            del heard[uid]
+        if not heard:
+            self._heard.pop(key, None)
+
+    def _again(self, one: Asked, later: Asked) -> bool:
+        """Give a leader its next turn; False where it is not asked about this any more."""
+        if self._turns.get(one.pod.uid) != one:
+            return False
+        self._turns[one.pod.uid] = later
+        return True
 
     async def run(self) -> None:
         """Ask for ever, a few at a time."""

@@ -6,16 +6,14 @@ again ever more rarely, and nothing waits for them.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
 import aiohttp
 import structlog
 
-from shardwright.control.leaders import Ask, LeaderReader, Turn, backoff, same_leader
+from shardwright.control.leaders import LeaderReader, Turn, backoff, same_leader
 from shardwright.control.queue import Key
 from shardwright.observe.world import PodView
 from shardwright.runner.contract import (
@@ -28,43 +26,20 @@ _FIRST_RETRY_SECONDS: Final = 5.0
 _LAST_RETRY_SECONDS: Final = 600.0
 
 Stages = Mapping[int, StageLinks]
-_NOTHING: Final[Mapping[str, Stages]] = MappingProxyType({})
 
 
-class LinkReader(LeaderReader[Turn]):
+class LinkReader(LeaderReader[Turn, Stages]):
     """Keeps whom to ask and what was answered, by deployment and the UID of the leader's pod."""
-
-    def __init__(
-        self,
-        add: Callable[[set[Key]], None],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        ask: Ask | None = None,
-    ) -> None:
-        """`add` wakes a deployment whose leader has answered."""
-        super().__init__(add, clock=clock, ask=ask)
-        self._heard: dict[Key, dict[str, Stages]] = {}
-
-    def heard(self, key: Key) -> Mapping[str, Stages]:
-        """What the deployment's leaders have answered, by pod UID."""
-        return self._heard.get(key, _NOTHING)
 
     def want(self, key: Key, leaders: Iterable[PodView], there: Collection[str]) -> None:
         """Ask exactly these leaders of a deployment; `there` are the UIDs of its pods."""
         wanted = {pod.uid: pod for pod in leaders if pod.ip}
-        self._leave(key, wanted)
-        heard = self._heard.get(key, {})
-        for uid in [uid for uid in heard if uid not in there]:
-            del heard[uid]
+        self._leave(key, wanted, there)
+        heard = self.heard(key)
         for uid, pod in wanted.items():
             if uid not in self._turns and uid not in heard:
                 self._turns[uid] = Turn(key, pod, self._clock())
                 self._more.set()
-
-    def forget(self, key: Key) -> None:
-        """A deployment is gone."""
-        self.want(key, (), ())
-        self._heard.pop(key, None)
 
     async def _one(self, session: aiohttp.ClientSession, wanted: Turn) -> None:
         pod = wanted.pod
@@ -73,13 +48,10 @@ class LinkReader(LeaderReader[Turn]):
             same_leader(wanted.key.name, wanted.pod, page)
             stages = links_heard(page)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            if self._turns.get(pod.uid) != wanted:
-                return
-            if not wanted.tries:
-                _log.info("leader does not tell its links", pod=pod.name, error=repr(error))
             wait = backoff(_FIRST_RETRY_SECONDS, wanted.tries, _LAST_RETRY_SECONDS)
-            again = replace(wanted, at=self._clock() + wait, tries=wanted.tries + 1)
-            self._turns[pod.uid] = again
+            later = replace(wanted, at=self._clock() + wait, tries=wanted.tries + 1)
+            if self._again(wanted, later) and not wanted.tries:
+                _log.info("leader does not tell its links", pod=pod.name, error=repr(error))
             return
         if self._turns.get(pod.uid) == wanted:
             del self._turns[pod.uid]
