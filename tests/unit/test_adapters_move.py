@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.golden import specs
-from tests.unit.test_gate_passes import World
+from tests.support.played import World
 
 from shardwright.api import names
 from shardwright.observe.world import ClaimView, PodView, Record, RecordState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.golden import specs
-from tests.unit.test_gate_passes import World
+from tests.support.played import World
 
 from shardwright.observe.projections import record_view
 from shardwright.observe.world import Record, RecordState

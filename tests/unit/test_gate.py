@@ -410,6 +410,21 @@ def test_every_argument_of_lm_eval_s_model_is_recorded() -> None:
     assert {word.split("=")[0] for word in words} <= set(recorded)
 
 
+def job_of(found: Resolved, **more: Any) -> dict[str, Any]:
+    """The Job of the score of what is served."""
+    assert found.gate is not None
+    return step_job(
+        found.gate.score,
+        attempt=1,
+        owners=[specs.owner()],
+        spec=found.spec,
+        claim=specs.CLAIM,
+        settings=SETTINGS,
+        runner_config_map="runner",
+        **more,
+    )
+
+
 @pytest.mark.parametrize("pipeline", [1, 2])
 def test_a_score_s_job_mounts_what_it_reads_and_knows_whom_to_ask(pipeline: int) -> None:
     found = resolved(
@@ -419,16 +434,7 @@ def test_a_score_s_job_mounts_what_it_reads_and_knows_whom_to_ask(pipeline: int)
     )
     assert found.gate is not None
     one = found.gate.score
-    job = step_job(
-        one,
-        attempt=1,
-        owners=[specs.owner()],
-        spec=found.spec,
-        claim=specs.CLAIM,
-        settings=SETTINGS,
-        runner_config_map="runner",
-        leader="llama-0.ranks.llm.svc" if one.asks_leader else "",
-    )
+    job = job_of(found, leader="llama-0.ranks.llm.svc" if one.asks_leader else "")
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     # The tokenizer lies beside the user's own model.
@@ -464,16 +470,7 @@ def test_a_score_s_job_looks_at_all_that_it_reads(
     assert found.gate is not None
     one = found.gate.score
     assert one.also == tuple({"model": found.model_key}[name] for name in reads)
-    job = step_job(
-        one,
-        attempt=1,
-        owners=[specs.owner()],
-        spec=found.spec,
-        claim=specs.CLAIM,
-        settings=SETTINGS,
-        runner_config_map="runner",
-        also_attempts=(3,) * len(reads),
-    )
+    job = job_of(found, also_attempts=(3,) * len(reads))
     (container,) = job["spec"]["template"]["spec"]["containers"]
     asked = decode(
         StepRequest,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.golden import specs
 from tests.support.fleet import gpu_node
-from tests.unit.test_gate_passes import World
+from tests.support.played import World
 
 from shardwright.api.settings import Settings
 from shardwright.control.homes import Homes

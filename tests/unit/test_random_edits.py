@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.golden import specs
-from tests.unit.test_gate_passes import MMLU, World
+from tests.support.played import MMLU, World
 
 from shardwright.api import names
 from shardwright.api.asked import AskedSpec

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.test_gate_passes import World
+from tests.support.played import World
 
 from shardwright.api.status import BarredRevision
 from shardwright.plan import revisions

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.golden import specs
-from tests.unit.test_gate_passes import World
+from tests.support.played import World
 
 from shardwright.api.asked import AskedSpec
 from shardwright.api.engines import DEFAULT_VERSIONS, leaves_version_open
