@@ -1,4 +1,4 @@
-"""Which step gets a node: one that waits for GPUs keeps no fetch of its deployment waiting."""
+"""Which step gets a node, and which nodes a replica's next try."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from tests.golden import specs
 from tests.support.fleet import gpu_node
 from tests.support.played import World
 
+from shardwright.api import names
 from shardwright.api.settings import Settings
 from shardwright.control.homes import Homes
 from shardwright.control.placer import Placer
 from shardwright.control.queue import Key
 from shardwright.control.store import Store
-from shardwright.observe.world import JobView, Resources
-from shardwright.plan.situation import PlaceStep
+from shardwright.observe.world import JobView, PodView, Resources
+from shardwright.plan.groups import Group, State
+from shardwright.plan.rollout import Wish
+from shardwright.plan.situation import PlaceGroup, PlaceStep
 from shardwright.resolved import Artifact
 from shardwright.runner.contract import STEP_ADAPTER, STEP_ENGINE, STEP_MODEL
 
@@ -90,3 +93,52 @@ def test_one_step_a_pass_the_first_that_fits() -> None:
     assert set(placer.promises) == {FETCH.job.uid}
     assert found.outcome("").no_room_for_step == ""
     assert not found.waiting
+
+
+def pod(node: str, incarnation: int, *, pinned: bool) -> PodView:
+    """A pod of replica 0 that takes a node's eight GPUs, pinned to it or still without a place."""
+    labels = {names.LABEL_REPLICA: "0", names.LABEL_INCARNATION: str(incarnation)}
+    return PodView(
+        "llm",
+        f"{node or 'gated'}-{incarnation}",
+        f"uid-{node}-{incarnation}",
+        labels=labels,
+        pin=node if pinned else "",
+        gated=not pinned,
+        requests=Resources(gpus=8, pods=1),
+    )
+
+
+def again(*earlier: PodView) -> tuple[Homes, Placer]:
+    """Another try over two of three nodes, `a` avoided, beside pods of earlier ones."""
+    world = World()
+    world.edit(parallelism={"tensor": 8, "pipeline": 2})
+    resolved = world.revisions[0].resolved
+    pods = tuple(replace(pod("", 2, pinned=False), uid=f"new-{stage}") for stage in range(2))
+    group = Group(0, 2, world.revisions[0].name, 2, pods, State.GATED)
+    wish = Wish(0, 2, world.revisions[0].name, restarts=1, avoid=("a",))
+    store = Store(Settings())
+    for name in "abc":
+        store.nodes[name] = gpu_node(name)
+    for one in earlier:
+        store.usage.put_pod(one)
+    placer = Placer(store)
+    situation = replace(world.situation(), pods=(*earlier, *pods), nodes=dict(store.nodes))
+    found = Homes(KEY, placer, store, situation)
+    wanted = PlaceGroup(group, wish, resolved, candidate=False)
+    found.find(replace(world.decision, intents=(wanted,)))
+    return found, placer
+
+
+def test_an_avoided_node_is_not_taken_while_the_earlier_try_leaves_room_elsewhere() -> None:
+    found, placer = again(pod("b", 1, pinned=True))
+    assert placer.promises == {}
+    assert found.waiting, "it is looked at again when the pod has gone"
+    _, placer = again()
+    assert sorted(node for node, _ in placer.promises.values()) == ["b", "c"]
+
+
+def test_an_avoided_node_is_taken_when_nothing_else_will_have_room() -> None:
+    stranger = replace(pod("b", 1, pinned=True), labels={})
+    _, placer = again(stranger)
+    assert sorted(node for node, _ in placer.promises.values()) == ["a", "c"]

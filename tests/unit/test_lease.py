@@ -166,6 +166,27 @@ async def test_release_leaves_no_holder_and_does_it_once() -> None:
     assert changes == [True, False]
 
 
+async def test_a_renewal_that_was_cancelled_on_its_way_does_not_hinder_the_release() -> None:
+    server, clock = LeaseServer(), Clock()
+    me, _ = elector(server, clock)
+    await me.acquire()
+    server.put("me")  # carried out, though nobody waited for the answer
+    await me.release()
+    assert server.holder == ""
+    assert server.lease is not None
+    assert server.lease["spec"]["leaseDurationSeconds"] == 1
+
+
+async def test_what_another_has_taken_meanwhile_is_left_alone() -> None:
+    server, clock = LeaseServer(), Clock()
+    me, changes = elector(server, clock)
+    await me.acquire()
+    server.put("other")
+    await me.release()
+    assert server.holder == "other"
+    assert changes == [True, False]
+
+
 async def test_a_lease_that_is_no_longer_ours_is_not_released() -> None:
     server, clock = LeaseServer(), Clock()
     me, _ = elector(server, clock)

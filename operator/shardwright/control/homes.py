@@ -14,9 +14,10 @@ from shardwright.control.carry import Carrier
 from shardwright.control.placer import Placer, Queued, Ticket
 from shardwright.control.queue import Key
 from shardwright.control.store import Store
-from shardwright.observe.world import ClaimView, Resources
+from shardwright.observe.world import ClaimView, PodView, Resources
 from shardwright.plan.conditions import Outcome
 from shardwright.plan.gate import gate_keys
+from shardwright.plan.groups import Group, slot_of
 from shardwright.plan.placed import Placed
 from shardwright.plan.placement import (
     NoRoom,
@@ -128,7 +129,12 @@ class Homes:
         )
         uids = [pod.uid for pod in pods]
         waited = ticket.slot in self._placer.waiting
-        answer = _elsewhere_first(ticket, lambda one: self._placer.place_group(one, uids))
+        before = [pod for pod in self._situation.pods if _is_before(pod, wanted.group)]
+        answer = _elsewhere_first(
+            ticket,
+            lambda one: self._placer.place_group(one, uids),
+            soon=lambda: self._placer.could_place(request, without=before),
+        )
         if isinstance(answer, Placement):
             self._promised += uids
             self.made_way |= waited
@@ -317,14 +323,23 @@ def spreads(spec: LLMDeploymentSpec, situation: Situation) -> bool:
     return linked or not roomy
 
 
-def _elsewhere_first(ticket: Ticket, place: Callable[[Ticket], _Answer]) -> _Answer:
-    """Avoided nodes are taken only when nothing else has room.
+def _is_before(pod: PodView, group: Group) -> bool:
+    """Whether a pod is of an earlier incarnation of this replica, and still on its way out."""
+    index, incarnation = slot_of(pod)
+    return index == group.index and incarnation < group.incarnation
 
-    A small cluster may have no others: a node that was rebooted, or on which a rank once died, must
-    not keep a replica out for good. If it is bad indeed, the restart budget ends it.
+
+def _elsewhere_first(
+    ticket: Ticket, place: Callable[[Ticket], _Answer], soon: Callable[[], bool] = lambda: False
+) -> _Answer:
+    """Avoided nodes are taken only when nothing else has room, nor will have (`soon`).
+
+    The try before this one may keep the room elsewhere until its last pod is gone. And a small
+    cluster may have no others: a node that was rebooted, or on which a rank once died, must not
+    keep a replica out for good. If it is bad indeed, the restart budget ends it.
     """
     answer = place(ticket)
-    if isinstance(answer, NoRoom) and ticket.request.avoid:
+    if isinstance(answer, NoRoom) and ticket.request.avoid and not soon():
         patient = replace(ticket.request, avoid=frozenset())
         return place(replace(ticket, request=patient))
     return answer

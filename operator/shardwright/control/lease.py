@@ -151,15 +151,30 @@ class Elector:
         lease, left = self._lease, self.remaining()
         self._until = None
         self._on_change(False)  # noqa: FBT003
-        body = self._body(lease, holder="", transitions=_spec(lease).get("leaseTransitions") or 0)
-        body["spec"]["leaseDurationSeconds"] = 1
         try:
             async with asyncio.timeout(left):
-                await self._cluster.replace(LEASE, body)
+                await self._give_back(lease)
         except (ClusterError, TimeoutError) as error:
             _log.warning("lease not released", lease=self._settings.name, error=str(error))
         else:
             _log.info("lease released", lease=self._settings.name)
+
+    async def _give_back(self, lease: Body) -> None:
+        """Write the Lease without a holder, for as long as the holder is this process.
+
+        The last version that was heard of is not always the last: a renewal that was cancelled on
+        its way may have been carried out all the same.
+        """
+        while _holder(lease) == self.identity:
+            transitions = _spec(lease).get("leaseTransitions") or 0
+            body = self._body(lease, holder="", transitions=transitions)
+            body["spec"]["leaseDurationSeconds"] = 1
+            try:
+                await self._cluster.replace(LEASE, body)
+            except Conflict:
+                lease = await self._cluster.get(LEASE, self._namespace, self._settings.name)
+            else:
+                return
 
     async def _try(self) -> _Turn:
         """Take or renew the Lease; whose it is afterwards."""
@@ -171,7 +186,7 @@ class Elector:
                 body = self._body(None, holder=self.identity, transitions=0)
                 return self._held(began, await self._cluster.create(LEASE, body))
             return _Turn.UNKNOWN
-        holder = str(_spec(lease).get("holderIdentity") or "")
+        holder = _holder(lease)
         if holder and holder != self.identity and not self._expired(lease, holder):
             return _Turn.THEIRS
         transitions = int(_spec(lease).get("leaseTransitions") or 0)
@@ -229,3 +244,7 @@ class Elector:
 def _spec(lease: Body) -> dict[str, Any]:
     found: dict[str, Any] = lease.get("spec") or {}
     return found
+
+
+def _holder(lease: Body) -> str:
+    return str(_spec(lease).get("holderIdentity") or "")

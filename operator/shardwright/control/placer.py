@@ -7,12 +7,13 @@ write that carries it is in the store (or has failed); all else is derived from 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shardwright.control.queue import Key
 from shardwright.control.store import Store
-from shardwright.observe.world import NodeView, Resources
+from shardwright.observe.world import NodeView, PodView, Resources
+from shardwright.plan.capacity import pod_home
 from shardwright.plan.placement import (
     NoRoom,
     Placement,
@@ -108,9 +109,15 @@ class Placer:
             return found.nodes[0]
         return found
 
-    def could_place(self, request: PlacementRequest) -> bool:
-        """Whether a group would fit now; nothing is promised."""
-        return isinstance(place_group(request, self.store.nodes.values(), self.used()), Placement)
+    def could_place(self, request: PlacementRequest, without: Iterable[PodView] = ()) -> bool:
+        """Whether a group would fit, now or once these pods are gone; nothing is promised."""
+        used = self.used()
+        for pod in without:
+            home = pod_home(pod)
+            home = self.store.hosts.get(home, home)
+            if home in used:
+                used[home] -= pod.requests
+        return isinstance(place_group(request, self.store.nodes.values(), used), Placement)
 
     def _promise(self, uids: Sequence[str], nodes: Sequence[str], ticket: Ticket) -> None:
         for uid, node in zip(uids, nodes, strict=True):

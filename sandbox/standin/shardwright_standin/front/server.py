@@ -210,11 +210,16 @@ class Handler(BaseHTTPRequestHandler):
                 self._stream(asked, answer, generation)
             else:
                 tokens = list(generation.stream())
+                self._finished(asked, generation)
                 self._json(answer.whole(tokens, generation.finish))
         finally:
             adapters.end(adapter)
-        if app.metrics is not None:
-            app.metrics.finished(generation, len(asked.prompt))
+
+    def _finished(self, asked: openai.Asked, generation: Generation) -> None:
+        """Count a request before its answer ends: whoever has it may look at the metrics."""
+        metrics = self.server.app.metrics
+        if metrics is not None:
+            metrics.finished(generation, len(asked.prompt))
 
     def _stream(self, asked: openai.Asked, answer: openai.Answer, generation: Generation) -> None:
         self.send_response(HTTPStatus.OK)
@@ -224,6 +229,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             for token in generation.stream():
                 self._event(json.dumps(answer.piece(token, generation.finish)))
+            self._finished(asked, generation)
             if asked.usage_at_end:
                 self._event(json.dumps(answer.last(len(generation.tokens))))
             self._event("[DONE]")
