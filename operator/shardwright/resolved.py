@@ -40,17 +40,34 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerBeside:
+    """A server that a measurement starts in its own pod: its image, call, and what it needs.
+
+    `config` is the content of the server's own configuration file; the pod's part that the tool
+    needs is the rest of the measurement's `resources`.
+    """
+
+    image: str
+    command: Command
+    config: Mapping[str, Any]
+    served_name: str
+    health_path: str
+    resources: Resources
+
+
+@dataclass(frozen=True, slots=True)
 class Score(Artifact):
     """A measurement: it leaves no files, its record holds the score.
 
     `config` is the content of the tool's own configuration file. With `asks_leader` the tool asks a
-    replica that serves the artifact, else it loads a copy of its own from the folder `loads`
-    (absolute, inside the pod).
+    replica that serves the artifact, else a copy of its own is loaded from the folder `loads`
+    (absolute, inside the pod): by the tool, or by the server `beside` it, which it asks.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
     asks_leader: bool = False
     loads: str = ""
+    beside: ServerBeside | None = None
 
 
 @dataclass(frozen=True, slots=True)

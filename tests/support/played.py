@@ -47,7 +47,8 @@ IMAGE = "registry.example.com/lm-eval:0.4.9.2"
 class World:
     """Carries out what passes intend: Jobs end at once, pods are ready as soon as they exist.
 
-    `scores` is what a score's Job reports: by the backend that it measured.
+    `scores` is what a score's Job reports: by the backend that it measured, or the precision where
+    the runtime has none (`plain` for the 16-bit model).
     """
 
     def __init__(self, **scores: float) -> None:
@@ -173,7 +174,7 @@ class World:
         if artifact.step == STEP_MODEL:
             told = replace(told, facts=specs.LLAMA_8B, commit="abc")
         if artifact.step == STEP_SCORE:
-            backend = str(artifact.inputs["of"]["backend"])  # type: ignore[index]
+            backend = _measured(artifact.inputs["of"])
             self.measured.append(backend)
             self.asked.append(intent.leader)
             told = replace(told, score=self.scores[backend], samples=570)
@@ -237,3 +238,8 @@ class World:
     def serving(self) -> str:
         assert self.status.engine is not None
         return self.status.engine.serving.key
+
+
+def _measured(of: object) -> str:
+    assert isinstance(of, dict)
+    return str(of.get("backend") or of.get("weights") or "plain")

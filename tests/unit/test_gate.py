@@ -603,14 +603,6 @@ def test_a_baseline_that_cannot_run_here_is_refused_with_numbers(
     assert "minScore" in found.message
 
 
-def test_a_baseline_is_not_measured_through_a_server() -> None:
-    split = {"parallelism": {"tensor": 8, "pipeline": 2}}
-    found = refuse(spec({"task": "gsm8k", "maxDrop": 1.0}, **split), SETTINGS)
-    assert found is not None
-    assert found.reason == "BaselineUnavailable"
-    assert "server of its own" in found.message
-
-
 def test_lm_eval_without_an_image_is_refused() -> None:
     split = {"parallelism": {"tensor": 8, "pipeline": 2}}
     asked = spec({"task": "gsm8k", "minScore": 1.0}, **split)

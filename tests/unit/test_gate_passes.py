@@ -152,6 +152,29 @@ def test_an_engine_of_several_stages_is_asked_where_it_runs() -> None:
     assert len(world.asked) == 1
 
 
+@pytest.mark.parametrize(
+    ("runtime", "shape"),
+    [("TensorRTLLM", {"tensor": 2, "pipeline": 2}), ("VLLM", {"tensor": 4, "pipeline": 1})],
+)
+def test_the_16_bit_model_is_measured_in_a_pod_of_its_own_before_the_candidate_is_asked(
+    runtime: str, shape: dict[str, int]
+) -> None:
+    gate = {"task": "gsm8k", "maxDrop": 1.0}
+    world = World(TensorRT=79.0, FP8=79.0, PyTorch=80.5, plain=80.5)
+    engine = {"runtime": runtime, **({"backend": "TensorRT"} if runtime != "VLLM" else {})}
+    world.edit(gate, engine=engine, parallelism=shape)
+    assert world.asked == ["", "llama-0-1-0"]
+    status, reason, message = world.condition("Stalled")
+    assert (status, reason) == ("True", "AccuracyTooLow")
+    assert "gsm8k 79.00" in message
+    assert "baseline 80.50, maxDrop 1, fails by 0.50 (79.50 would pass)" in message
+    world.edit({**gate, "maxDrop": 2.0}, engine=engine, parallelism=shape)
+    assert world.condition("Ready")[0] == "True"
+    assert len(world.asked) == 2, "both scores were kept"
+    world.edit(gate, engine=engine, parallelism=shape, quantization={"weights": "None"})
+    assert len(world.asked) == 3, "another precision finds the baseline there"
+
+
 def test_a_candidate_gets_no_requests_before_its_scores_are_in() -> None:
     world = World(TensorRT=60.0)
     serve: list[bool] = []
@@ -195,7 +218,11 @@ def test_scores_that_fail_for_good_stall_and_free_the_candidate() -> None:
             {},
             "AccuracyTaskNotSupported",
         ),
-        ({**MMLU, "maxDrop": 1.0}, {"parallelism": {"tensor": 2, "pipeline": 2}}, "Baseline"),
+        (
+            {**MMLU, "maxDrop": 1.0},
+            {"engine": {"runtime": "NIM", "image": "nim:2.1.5"}},
+            "Baseline",
+        ),
         (
             {**MMLU, "minScore": 1.0},
             {

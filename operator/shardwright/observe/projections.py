@@ -72,7 +72,18 @@ def pod_view(body: Body) -> PodView:
     disruption = conditions.get("DisruptionTarget", {})
     containers = status.get("containerStatuses") or ()
     waiting = _waiting([*(status.get("initContainerStatuses") or ()), *containers])
-    ended = _terminated([*(status.get("initContainerStatuses") or ()), *containers])
+    # A sidecar is started again when it ends, and ended when the pod has: neither is the pod's end.
+    sidecars = {
+        item["name"]
+        for item in spec.get("initContainers") or ()
+        if item.get("restartPolicy") == "Always"
+    }
+    first = [
+        item
+        for item in status.get("initContainerStatuses") or ()
+        if item.get("name") not in sidecars
+    ]
+    ended = _terminated([*first, *containers])
     phase = status.get("phase") or "Pending"
     return PodView(
         namespace=meta["namespace"],

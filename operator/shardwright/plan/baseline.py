@@ -8,15 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwright.api.serving import (
-    Backend,
-    Build,
-    KVPrecision,
-    Limits,
-    Parallelism,
-    Quantization,
-    WeightPrecision,
-)
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.observe.gpus import DriverMemory
 from shardwright.plan.question import model_of
@@ -80,7 +71,7 @@ def _ranks(domain: int) -> Iterator[int]:
 
 
 def _fits(spec: LLMDeploymentSpec, facts: ModelFacts, gpu: DriverMemory, tensor: int) -> bool:
-    plain = _plain(spec, facts, tensor)
+    plain = evaluation.plain_spec(spec, facts, tensor)
     if runtime(spec.engine.runtime).refuse_model(plain, facts) is not None:
         return False
     model = model_of(facts, spec.model.uri)
@@ -88,28 +79,3 @@ def _fits(spec: LLMDeploymentSpec, facts: ModelFacts, gpu: DriverMemory, tensor:
     if plan is not None:
         return plan.concurrency >= 1
     return facts.bytes * _ROOM <= tensor * gpu.total
-
-
-def _plain(spec: LLMDeploymentSpec, facts: ModelFacts, tensor: int) -> LLMDeploymentSpec:
-    """The unquantized model on the PyTorch backend, as the baseline's step serves it."""
-    longest = min(spec.engine.limits.max_seq_len, facts.max_positions or 2**30)
-    limits = Limits(
-        max_batch_size=evaluation.BASELINE_BATCH,
-        max_num_tokens=evaluation.BASELINE_TOKENS,
-        max_input_len=min(spec.engine.limits.max_input_len, longest),
-        max_seq_len=longest,
-    )
-    engine = spec.engine.model_copy(
-        update={"backend": Backend.PYTORCH, "limits": limits, "build": Build(), "config": {}}
-    )
-    quantization = Quantization(weights=WeightPrecision.NONE, kv_cache=KVPrecision.NONE)
-    split = Parallelism(tensor=tensor, pipeline=1)
-    return spec.model_copy(
-        update={
-            "engine": engine,
-            "quantization": quantization,
-            "parallelism": split,
-            "lora": None,
-            "speculative": None,
-        }
-    )

@@ -203,7 +203,7 @@ def gated(
         return resolved
     gate = Gate(
         score=evaluation.score_of(resolved, model, settings, previous),
-        baseline=evaluation.baseline_of(resolved, model, settings, baseline)
+        baseline=evaluation.baseline_of(resolved, model, settings, previous, baseline)
         if baseline is not None
         else None,
         loads_key=resolved.proof_key,

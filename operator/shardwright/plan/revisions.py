@@ -18,7 +18,17 @@ from shardwright.api.changes import hashed_spec, hashed_wish
 from shardwright.api.settings import FabricProfile
 from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.observe.world import Record, RecordState, Resources, RevisionView
-from shardwright.resolved import Artifact, Chosen, Draft, Gate, Resolved, Room, Score, StageRoom
+from shardwright.resolved import (
+    Artifact,
+    Chosen,
+    Draft,
+    Gate,
+    Resolved,
+    Room,
+    Score,
+    ServerBeside,
+    StageRoom,
+)
 from shardwright.runner.contract import STEP_PROOF, Command, ModelFacts, canonical
 
 DATA_VERSION = 1
@@ -119,6 +129,9 @@ def _planned(resolved: Resolved) -> dict[str, Any]:
         data["room"] = _written(resolved.room)
     if resolved.gate is not None:
         data["gate"] = asdict(resolved.gate)
+        for score in (data["gate"]["score"], data["gate"]["baseline"]):
+            if score is not None and score["beside"] is None:
+                del score["beside"]
     return data
 
 
@@ -175,22 +188,37 @@ def _room(raw: Mapping[str, Any]) -> Room:
 def _gate(raw: Mapping[str, Any]) -> Gate:
     baseline = raw["baseline"]
     return Gate(
-        score=Score(**_fields(raw["score"])),
-        baseline=Score(**_fields(baseline)) if baseline is not None else None,
+        score=_score(raw["score"]),
+        baseline=_score(baseline) if baseline is not None else None,
         loads_key=raw["loads_key"],
         loads_inputs=raw["loads_inputs"],
     )
+
+
+def _score(raw: Mapping[str, Any]) -> Score:
+    beside = raw.get("beside")
+    if beside is None:
+        return Score(**_fields(raw))
+    server = ServerBeside(
+        **{
+            **beside,
+            "command": _command(beside["command"]),
+            "resources": Resources(**beside["resources"]),
+        }
+    )
+    return Score(**{**_fields(raw), "beside": server})
 
 
 def _artifact(raw: Mapping[str, Any]) -> Artifact:
     return Artifact(**_fields(raw))
 
 
+def _command(raw: Mapping[str, Any]) -> Command:
+    return Command(tool=raw["tool"], argv=tuple(raw["argv"]), env=dict(raw.get("env", {})))
+
+
 def _fields(raw: Mapping[str, Any]) -> dict[str, Any]:
-    commands = tuple(
-        Command(tool=item["tool"], argv=tuple(item["argv"]), env=dict(item.get("env", {})))
-        for item in raw["commands"]
-    )
+    commands = tuple(_command(item) for item in raw["commands"])
     return {
         **raw,
         "commands": commands,

@@ -14,7 +14,7 @@ from shardwright.plan.resolve import adapter_key, model_folder, model_key, sourc
 from shardwright.render import common
 from shardwright.render.common import Manifest, Owner
 from shardwright.render.names import job_name
-from shardwright.resolved import Artifact, Score
+from shardwright.resolved import Artifact, Score, ServerBeside
 from shardwright.runner.contract import (
     FETCHED,
     STEP_ADAPTER,
@@ -24,6 +24,7 @@ from shardwright.runner.contract import (
     STEP_SCORE,
     STORE,
     Also,
+    Beside,
     StepRequest,
     artifact_folder,
     encode,
@@ -33,6 +34,8 @@ from shardwright.runner.contract import (
 FETCH_COMMAND = ("python3", "-m", "shardwright.runner", "fetch")
 # Builders and quantizers hand tensors between processes through it.
 SHM = "8Gi"
+# The container of a server that a step asks.
+SERVER = "server"
 
 
 def step_request(
@@ -59,7 +62,8 @@ def step_request(
         timeout_seconds=int(settings.timeouts.step_seconds),
         deployment=deployment,
         config=dict(artifact.config) if isinstance(artifact, Score) else {},
-        leader=leader,
+        leader="127.0.0.1" if _beside(artifact) is not None else leader,
+        beside=_server(artifact),
         also=tuple(
             Also(STEP_MODEL, key, f"{STORE}/{artifact_folder(STEP_MODEL, key)}")
             for key in artifact.also
@@ -109,16 +113,19 @@ def step_job(
         source=claim_of(artifact.source_key) if fetch else of_model,
         draft=draft_claim(spec) if reads else "",
     )
-    asked = quantities(artifact.resources)
+    beside = _beside(artifact)
+    own = artifact.resources if beside is None else artifact.resources - beside.resources
+    request = encode(step_request(artifact, spec, owners[0].name, settings, leader))
+    asked = quantities(own)
     container: Manifest = {
         "name": common.CONTAINER,
         "image": artifact.image,
         "command": list(FETCH_COMMAND) if fetch else [*common.RUNNER_COMMAND, "step"],
         "env": common.environment(
-            encode(step_request(artifact, spec, owners[0].name, settings, leader)),
+            request,
             # Without a GPU of its own a pod may still see the node's, where the container runtime
             # shows them all by default. This shows the driver's libraries and no device.
-            {} if artifact.gpus else {"NVIDIA_VISIBLE_DEVICES": "none"},
+            {} if own.gpus else {"NVIDIA_VISIBLE_DEVICES": "none"},
         ),
         "resources": {"requests": asked, "limits": dict(asked)},
         "volumeMounts": common.mounts(placed, store_read_only=False),
@@ -153,12 +160,51 @@ def step_job(
                 "spec": {
                     **common.pod_settings(spec),
                     "securityContext": common.pod_security(),
+                    **_sidecar(beside, request, placed),
                     "containers": [container],
                     "volumes": placed,
                 },
             },
         },
     }
+
+
+def _beside(artifact: Artifact) -> ServerBeside | None:
+    return artifact.beside if isinstance(artifact, Score) else None
+
+
+def _server(artifact: Artifact) -> Beside | None:
+    server = _beside(artifact)
+    if server is None:
+        return None
+    return Beside(
+        command=server.command,
+        served_name=server.served_name,
+        config=dict(server.config),
+        health_path=server.health_path,
+        port=names.PORT_HTTP,
+    )
+
+
+def _sidecar(server: ServerBeside | None, request: str, placed: list[Manifest]) -> Manifest:
+    """The server's container: one that the kubelet ends when the step has ended.
+
+    It has no startup probe, so that the step begins with it: it is the one that waits, and tells.
+    """
+    if server is None:
+        return {}
+    asked = quantities(server.resources)
+    container = {
+        "name": SERVER,
+        "image": server.image,
+        "restartPolicy": "Always",
+        "command": [*common.RUNNER_COMMAND, "beside"],
+        "env": common.environment(request),
+        "resources": {"requests": asked, "limits": dict(asked)},
+        "volumeMounts": common.mounts(placed, store_read_only=True),
+        "securityContext": common.container_security(),
+    }
+    return {"initContainers": [container]}
 
 
 def _secret(artifact: Artifact, spec: CommonSpec) -> SecretReference | None:

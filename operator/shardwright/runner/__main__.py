@@ -1,8 +1,9 @@
 """Entry point of the runner: one verb, and the request in the environment.
 
-`step` makes a checkpoint or an engine, `sweep` moves an artifact to the trash or deletes it there,
-`serve` starts a stage's ranks: these three run from the packed file, in whatever image. `fetch`
-brings a model; it needs clients that only the operator's own image has.
+`step` makes a checkpoint or an engine, or measures; `beside` runs the server that a measurement
+asks; `sweep` moves an artifact to the trash or deletes it there; `serve` starts a stage's ranks:
+these run from the packed file, in whatever image. `fetch` brings a model; it needs clients that
+only the operator's own image has.
 
 Whatever happens, the pod's last words say it: an exception that nobody expected is a report too.
 """
@@ -67,6 +68,12 @@ def _step(text: str) -> int:
     return step_main(decode(StepRequest, text))
 
 
+def _beside(text: str) -> int:
+    from shardwright.runner.steps.main import beside_main  # noqa: PLC0415 - as above
+
+    return beside_main(decode(StepRequest, text))
+
+
 def _sweep(text: str) -> int:
     from shardwright.runner.steps.main import sweep_main  # noqa: PLC0415 - as above
 
@@ -95,6 +102,7 @@ def _fetch(text: str) -> int:
 
 _VERBS: Mapping[str, Callable[[str], int]] = {
     "step": _step,
+    "beside": _beside,
     "sweep": _sweep,
     "serve": _serve,
     "fetch": _fetch,

@@ -29,6 +29,8 @@ _OWN_TOOL = frozenset({Runtime.TENSORRT_LLM, Runtime.TRITON})
 # Servers that repeat a prompt with its log probabilities (echo and logprobs of /v1/completions).
 # NIM's endpoint is vLLM's own (reference/api-reference of its documents).
 ECHO = frozenset({Runtime.VLLM, Runtime.SGLANG, Runtime.NIM})
+# Runtimes of which a server for the 16-bit model is started beside the tool, on one node.
+BESIDE = frozenset({Runtime.TENSORRT_LLM, Runtime.VLLM, Runtime.SGLANG})
 # Runtimes that answer POST /v1/completions.
 _OPENAI = frozenset({Runtime.TENSORRT_LLM, *ECHO})
 
@@ -89,7 +91,7 @@ def refuse(
     accuracy = spec.quantization.accuracy
     if accuracy is None:
         return None
-    way = way_of(spec, accuracy)
+    name, way = spec.engine.runtime.value, way_of(spec, accuracy)
     if isinstance(way, Refusal):
         return way
     if way is Way.LM_EVAL and not lm_eval_image(settings, previous):
@@ -100,13 +102,13 @@ def refuse(
             "lm_eval, and the operator's settings name no evaluationImage that holds it (lm_eval "
             "0.4.9 or later, with its extra `api`); have the administrator set it",
         )
-    if accuracy.measures_baseline and way is not Way.TRTLLM_EVAL:
+    if accuracy.measures_baseline and way is not Way.TRTLLM_EVAL and name not in BESIDE:
         return Refusal(
             "BaselineUnavailable",
-            f"quantization.accuracy.baseline Measure: with {way.value} the unquantized model would "
-            "need a server of its own beside the candidate, which the gate does not start; give "
-            'its score (baseline: "68.2"), or a limit without a baseline (minScore, '
-            "maxPerplexity)",
+            f"quantization.accuracy.baseline Measure with runtime {name}: its container chooses a "
+            "profile by the checkpoint that it is given, so that the 16-bit model is not served "
+            'as the candidate is; give its score (baseline: "68.2"), or a limit without a '
+            "baseline (minScore, maxPerplexity)",
         )
     return None
 

@@ -53,6 +53,21 @@ def _addresses(pod: PodView) -> Json:
     return {"podIP": address, "podIPs": [{"ip": address}], "hostIP": "127.0.0.1"}
 
 
+def _began(container: Json) -> Json:
+    """An init container once the others have started: a sidecar runs beside them."""
+    sidecar = container.get("restartPolicy") == "Always"
+    over = {"exitCode": 0, "reason": "Completed", "startedAt": now(), "finishedAt": now()}
+    return {
+        "name": container["name"],
+        "image": container.get("image", ""),
+        "imageID": "",
+        "ready": True,
+        "started": sidecar,
+        "restartCount": 0,
+        "state": {"running": {"startedAt": now()}} if sidecar else {"terminated": over},
+    }
+
+
 def running(pod: PodView, *, ready: bool) -> Json:
     """The containers have started."""
     state = {"running": {"startedAt": now()}}
@@ -63,22 +78,7 @@ def running(pod: PodView, *, ready: bool) -> Json:
         "conditions": [_condition(kind, true=True) for kind in _TRUE] + _readiness(ready=ready),
         "containerStatuses": _containers(pod, state, ready=ready, started=True),
         "initContainerStatuses": [
-            {
-                "name": container["name"],
-                "image": container.get("image", ""),
-                "imageID": "",
-                "ready": True,
-                "restartCount": 0,
-                "state": {
-                    "terminated": {
-                        "exitCode": 0,
-                        "reason": "Completed",
-                        "startedAt": now(),
-                        "finishedAt": now(),
-                    }
-                },
-            }
-            for container in pod.raw["spec"].get("initContainers", [])
+            _began(container) for container in pod.raw["spec"].get("initContainers", [])
         ],
     }
 

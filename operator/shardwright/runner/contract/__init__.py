@@ -48,6 +48,7 @@ from shardwright.runner.contract.reading import Message, decode, read_json
 from shardwright.runner.contract.reports import FirstCause, Report, beginning, encode, encode_report
 from shardwright.runner.contract.requests import (
     Also,
+    Beside,
     Command,
     Counters,
     Generation,
@@ -246,6 +247,7 @@ __all__ = [
     "AdapterTable",
     "AdaptersHeard",
     "Also",
+    "Beside",
     "Command",
     "ContractError",
     "Counters",

@@ -14,6 +14,7 @@ from shardwright.runner.contract.folders import ContractError
 from shardwright.runner.contract.reports import FirstCause, Report
 from shardwright.runner.contract.requests import (
     Also,
+    Beside,
     Command,
     Counters,
     Generation,
@@ -131,6 +132,9 @@ def _shaped(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
         shaped["adapters"] = AdapterServing(**{**raw, "modules": tuple(raw["modules"])})
     if "also" in shaped:
         shaped["also"] = tuple(Also(**item) for item in shaped["also"])
+    if shaped.get("beside") is not None:
+        raw = shaped["beside"]
+        shaped["beside"] = Beside(**{**raw, "command": _command(raw["command"])})
     if shaped.get("prepared") is not None:
         shaped["prepared"] = _prepared(shaped["prepared"])
     return shaped

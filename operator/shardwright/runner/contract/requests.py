@@ -59,12 +59,28 @@ class Command:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A server that a step starts in a container beside its own, and asks on this pod's address.
+
+    It loads the folder that the step's `source` names, under `served_name`; `config` is written to
+    SERVE_CONFIG. It is ready once `health_path` of its `port` answers 200.
+    """
+
+    command: Command
+    served_name: str
+    config: dict[str, Any] = field(default_factory=dict)
+    health_path: str = "/health"
+    port: int = 8000
+
+
+@dataclass(frozen=True)
 class StepRequest:
     """What a step Job's pod is asked to do: make the artifact `key` of `step` from `inputs`.
 
     The step `score` makes no files: `config` is written to SERVE_CONFIG for its tool, `leader` is
-    the DNS name of the replica that it asks, empty when the tool loads the engine itself. `also` is
-    what a step reads beside its source, to be checked like that.
+    the DNS name of the replica that it asks, empty when the tool loads the engine itself. With
+    `beside` it asks a server of its own pod, whose container has the same request. `also` is what a
+    step reads beside its source, to be checked like that.
     """
 
     step: str
@@ -78,6 +94,7 @@ class StepRequest:
     config: dict[str, Any] = field(default_factory=dict)
     leader: str = ""
     also: tuple[Also, ...] = ()
+    beside: Beside | None = None
     contract: int = CONTRACT_VERSION
 
 

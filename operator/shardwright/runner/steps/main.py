@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from shardwright.runner.contract import ENV_POD_UID, STEP_SCORE, StepRequest, SweepRequest
+from shardwright.runner.steps.beside import run_beside
 from shardwright.runner.steps.request import Places
 from shardwright.runner.steps.score import ScoreStep
 from shardwright.runner.steps.step import Step
@@ -23,6 +24,13 @@ def step_main(
     uid = os.environ.get(ENV_POD_UID, "")
     kind = ScoreStep if request.step == STEP_SCORE else Step
     return leave(kind(request, uid, places or Places(), stop).run(), log)
+
+
+def beside_main(request: StepRequest, places: Places | None = None) -> int:
+    """Run the server beside this pod's step; returns the exit status of its container."""
+    stop = Stop()
+    stop.listen()
+    return run_beside(request, places or Places(), stop)
 
 
 def sweep_main(

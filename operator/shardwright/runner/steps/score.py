@@ -32,6 +32,7 @@ from shardwright.runner.steps import perplexity
 from shardwright.runner.steps import request as requests
 from shardwright.runner.steps.around import MemoryWatch
 from shardwright.runner.steps.before import beside_there
+from shardwright.runner.steps.beside import await_server, last_words
 from shardwright.runner.steps.classify import Cause
 from shardwright.runner.steps.failure import StepFailedError
 from shardwright.runner.steps.scores import LoggedScore, NoScoreError, Score, saved_score
@@ -64,11 +65,17 @@ class ScoreStep(Step):
         scratch = _Scratch(self.places.scratch / _FOLDER)
         shutil.rmtree(scratch.out, ignore_errors=True)
         scratch.out.mkdir()
-        config = Path(SERVE_CONFIG.replace("{scratch}", str(self.places.scratch)))
-        config.write_text(json.dumps(self.request.config, indent=1) + "\n", encoding="utf-8")
         command = self._addressed(self.request.commands[0])
+        if self.request.beside is not None:
+            await_server(self.request.beside, self.places.scratch, self._between)
+        else:
+            config = Path(SERVE_CONFIG.replace("{scratch}", str(self.places.scratch)))
+            config.write_text(json.dumps(self.request.config, indent=1) + "\n", encoding="utf-8")
         try:
             found = _MEASURE[command.tool](self, command, scratch)
+        except StepFailedError as error:
+            # A tool whose server ended says that nobody answers; the server says why.
+            raise self._server_first(error) from error
         except NoScoreError as error:
             said = f"{command.tool} ended well, but {error}"
             raise StepFailedError(Cause(PERMANENT, REASON_NO_SCORE, said), self._tail) from error
@@ -81,6 +88,12 @@ class ScoreStep(Step):
             score=found.value,
             samples=found.samples,
         )
+
+    def _server_first(self, error: StepFailedError) -> StepFailedError:
+        server = self.request.beside
+        if server is None or self.stop.is_set():
+            return error
+        return last_words(server, self.places.scratch) or error
 
     def _addressed(self, command: Command) -> Command:
         """The command with the replica's address in it."""
