@@ -106,6 +106,11 @@ def test_a_failure_is_tried_again_ever_more_rarely_and_told_meanwhile() -> None:
     assert waits[-1] == LAST_RETRY_SECONDS
 
 
+def test_one_that_fails_for_weeks_is_still_tried_ever_so_often() -> None:
+    tried = Tried("/f/a", 5_000, 0.0, "no")
+    assert tried.again("no", 10.0) == Tried("/f/a", 5_001, 10.0 + LAST_RETRY_SECONDS, "no")
+
+
 def test_another_folder_is_tried_at_once() -> None:
     tried = Tried("/f/old", 5, 1e9, "500 no")
     assert plan_round(table("a"), LIMITS, {}, {}, {"a": tried}, 0.0).load

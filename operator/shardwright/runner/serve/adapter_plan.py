@@ -17,6 +17,7 @@ from shardwright.runner.contract import (
 )
 
 LAST_RETRY_SECONDS = 300.0
+_DOUBLINGS = 16  # far more than it takes to the last, and no float is too small for it
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Tried:
 
     def again(self, words: str, now: float) -> Tried:
         """One more failure: it is tried again after twice as long."""
-        wait = min(2.0**self.failures, LAST_RETRY_SECONDS)
+        wait = min(2.0 ** min(self.failures, _DOUBLINGS), LAST_RETRY_SECONDS)
         return Tried(self.folder, self.failures + 1, now + wait, words)
 
 

@@ -264,7 +264,7 @@ def _said(text: str) -> str:
     """The server's own words in an answer that refuses: vLLM nests them, SGLang does not."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text.strip()
     if isinstance(found, dict):
         inner = found.get("error")
