@@ -41,6 +41,12 @@ GOOD = json.dumps({"choices": [{"text": " a"}], "usage": {"completion_tokens": 1
         (200, json.dumps({"choices": []}), "no completion"),
         (200, "ok", "no completion"),
         (200, "[1]", "no completion"),
+        (200, "[" * 100_000, "no completion"),
+        (
+            200,
+            '{"choices": [{"text": ""}], "usage": {"completion_tokens": 1e999}}',
+            "no completion",
+        ),
         (200, json.dumps({"choices": ["x"]}), "without"),
         (503, "starting", "503 starting"),
         (0, "connection refused", "connection refused"),
@@ -58,6 +64,7 @@ def test_only_a_generated_token_counts(status: int, text: str, words: str) -> No
         (200, '{"model_name": "m", "text_output": " a"}', ""),
         # A token may be part of a character, or a special one.
         (200, '{"text_output": ""}', ""),
+        (200, '{"text_output":' * 100_000, "no JSON"),
         (200, '{"text_output": null}', "without text_output"),
         (200, '{"error": "queue is full"}', "queue is full"),
         (200, "[]", "without text_output"),
@@ -333,3 +340,7 @@ def test_callers_that_send_a_byte_now_and_then_hold_no_threads() -> None:
         for stream in dawdling:
             stream.close()
         server.close()
+
+
+def test_a_page_that_is_nested_too_deep_shows_no_progress() -> None:
+    assert progress("[" * 100_000) == ""

@@ -23,6 +23,16 @@ from shardwright.runner.serve.places import Pace
 HEALTH_SECONDS = 3.0
 METRICS_PATH = "/metrics"
 _BODY_LIMIT_BYTES = 8 * 2**20
+# What reading a completion out of any answer at all may end in: nested too deep (RuntimeError),
+# a count that is infinite (ArithmeticError), and fields of other kinds.
+_NO_COMPLETION = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+)
 # Counters that go up only as tokens are made (vLLM, SGLang, TensorRT-LLM); gauges of what waits
 # move when clients come, and prove nothing.
 _COUNTERS = re.compile(
@@ -188,7 +198,7 @@ def generation_problem(status: int, text: str, answer: str = "") -> str:
         found = json.loads(text)
         choice = found["choices"][0]
         tokens = int((found.get("usage") or {}).get("completion_tokens", 1))
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except _NO_COMPLETION as error:
         return f"a generation of one token: an answer that is no completion ({error!r})"
     if not isinstance(choice, dict) or "text" not in choice or tokens < 1:
         return "a generation of one token: an answer without a token"
@@ -199,7 +209,7 @@ def _text_problem(text: str, answer: str) -> str:
     """Whether an object has text under a key; a token of its own may decode to none."""
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"a generation of one token: an answer that is no JSON ({error})"
     if not isinstance(found, dict) or not isinstance(found.get(answer), str):
         return f"a generation of one token: an answer without {answer}: {text[:200]}"
@@ -223,7 +233,7 @@ def progress(text: str, series: Sequence[str] = ()) -> str:
     if stripped.startswith("["):
         try:
             rows = json.loads(stripped)
-        except ValueError:
+        except (ValueError, RecursionError):
             return ""
         return f"{len(rows)} {rows[-1].get('iter')}" if rows and isinstance(rows[-1], dict) else ""
     return " ".join(match.group(1) for match in _COUNTERS.finditer(text))
