@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -281,7 +282,7 @@ def test_an_idle_engine_rests_at_zero_and_a_busy_one_without_iterations_says_not
     assert busy == {"shardwright_generation_tokens_total": 7.0}
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '"x"', "[{]"])
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '"x"', "[{]", "[" * 100_000])
 def test_a_page_that_is_no_list_of_iterations_is_named(text: str) -> None:
     with pytest.raises(HarvestError, match="page is"):
         rows_of(text)
@@ -290,6 +291,52 @@ def test_a_page_that_is_no_list_of_iterations_is_named(text: str) -> None:
 def test_a_number_that_is_none_is_named() -> None:
     with pytest.raises(HarvestError, match="numActiveRequests is 'many'"):
         from_iterations(iterations(), [{"numActiveRequests": "many"}], {}, idle=False)
+
+
+@pytest.mark.parametrize("text", ["NaN", "1e999", "-1e999", "9" * 400])
+def test_what_is_no_number_of_an_iteration_is_not_told(text: str) -> None:
+    rows = rows_of(f'[{{"numActiveRequests": {text}, "numQueuedRequests": 2}}]')
+    found = from_iterations(iterations(), rows, {}, idle=False)
+    assert found == {"shardwright_requests_waiting": 2.0}
+
+
+def test_a_share_that_no_float_holds_is_not_told() -> None:
+    row = {"kvCacheStats": {"usedNumBlocks": 1e300, "maxNumBlocks": 1e-300}}
+    assert from_iterations(iterations(), [row], {}, idle=False) == {}
+
+
+@pytest.mark.parametrize("values", [["NaN"], ["+Inf"], ["1e999"], ["+Inf", "-Inf"], ["1e308"] * 2])
+def test_a_load_that_is_no_number_is_not_told(values: list[str]) -> None:
+    lines = [
+        f'vllm:num_requests_running{{engine="{at}"}} {value}' for at, value in enumerate(values)
+    ]
+    text = "\n".join([*lines, "vllm:num_requests_waiting 1", ""])
+    found = from_prometheus(page_of("VLLM", "/metrics"), text)
+    assert found == {"shardwright_requests_waiting": 1.0}
+
+
+@pytest.mark.parametrize("broken", ["_count NaN", "_sum 1e999", '_bucket{le="1"} NaN'])
+def test_a_histogram_that_counts_what_is_no_number_is_refused(broken: str) -> None:
+    name = "vllm:time_to_first_token_seconds"
+    text = f'{name}_bucket{{le="+Inf"}} 3\n{name}{broken}\n'
+    with pytest.raises(HarvestError, match=f"{name} has what is no number"):
+        from_prometheus(page_of("VLLM", "/metrics"), text)
+
+
+def test_a_bucket_whose_limit_is_no_number_is_named() -> None:
+    text = 'vllm:time_to_first_token_seconds_bucket{le="soon"} 3\n'
+    with pytest.raises(HarvestError, match="time_to_first_token_seconds has no limit"):
+        from_prometheus(page_of("VLLM", "/metrics"), text)
+
+
+def test_a_line_of_very_many_labels_is_read_in_one_go() -> None:
+    # By copying the rest for each label this takes minutes of the runner's one interpreter.
+    labels = ",".join(f'l{number}="x"' for number in range(300_000))
+    page = page_of("VLLM", "/metrics")
+    begun = time.process_time()
+    found = from_prometheus(page, f"vllm:num_requests_running{{{labels}}} 3\n")
+    assert found == {"shardwright_requests_running": 3.0}
+    assert time.process_time() - begun < 20
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,9 @@ def read(text: str, wanted: frozenset[str]) -> Iterator[Sample]:
 
 def _labels(text: str, line: str) -> dict[str, str]:
     found: dict[str, str] = {}
-    at = 0
-    while at < len(text) and text[at:].strip():
+    # The end is cut once: a page is a stranger's, and may have a label for each of its bytes.
+    at, end = 0, len(text.rstrip())
+    while at < end:
         one = _LABEL.match(text, at)
         if one is None:
             raise ExpositionError(f"{line[:_SHOWN]!r} has labels that cannot be read")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
@@ -22,7 +23,7 @@ def from_prometheus(page: Page, text: str) -> dict[str, Value]:
     """What a page in Prometheus' text format tells, by our names; what it has not is absent.
 
     Raises:
-        HarvestError: A histogram is incomplete.
+        HarvestError: A histogram is incomplete, or has what is no number.
         ExpositionError: A line cannot be read.
     """
     wanted = frozenset(name for source in page.sources for name in _samples_of(source))
@@ -46,7 +47,7 @@ def adapters_at_work(page: Page, text: str) -> frozenset[str] | None:
     names = page.adapters
     if names is None:
         return None
-    found = list(read(text, frozenset({names.series})))
+    found = [one for one in read(text, frozenset({names.series})) if math.isfinite(one.value)]
     if not found:
         return None
     latest = max(found, key=lambda sample: sample.value)
@@ -71,7 +72,12 @@ def _one(source: Source, by_name: Mapping[str, Sequence[Sample]]) -> Value | Non
     values = [value for value in values if value == value]  # noqa: PLR0124
     if not values:
         return None
-    return (max(values) if source.merge == MAX else sum(values)) * source.scale
+    return _finite((max(values) if source.merge == MAX else sum(values)) * source.scale)
+
+
+def _finite(value: float) -> float | None:
+    """A load that is no number says nothing, and would spoil every mean that it enters."""
+    return value if math.isfinite(value) else None
 
 
 def _fits(source: Source, sample: Sample) -> bool:
@@ -85,8 +91,8 @@ def _histogram(source: Source, of: Any) -> Histogram | None:  # noqa: ANN401 - a
     for name in source.names:
         for sample in of(name + "_bucket"):
             seen = True
-            limit = float(sample.labels.get("le", "nan"))
-            if limit != limit:  # noqa: PLR0124 - not a number
+            limit = _bound(sample)
+            if limit is None:
                 raise HarvestError(f"a bucket of {name} has no limit")
             buckets[limit] = buckets.get(limit, 0.0) + sample.value
         total += sum(sample.value for sample in of(name + "_sum"))
@@ -95,8 +101,18 @@ def _histogram(source: Source, of: Any) -> Histogram | None:  # noqa: ANN401 - a
         return None
     if float("inf") not in buckets:
         raise HarvestError(f"{source.names[0]} has no bucket {_INFINITE}")
+    if not all(map(math.isfinite, (*buckets.values(), total, count))):
+        raise HarvestError(f"{source.names[0]} has what is no number")
     scaled = tuple((_limit(at * source.scale), buckets[at]) for at in sorted(buckets))
     return Histogram(scaled, total * source.scale, count)
+
+
+def _bound(sample: Sample) -> float | None:
+    try:
+        limit = float(sample.labels.get("le", ""))
+    except ValueError:
+        return None
+    return None if math.isnan(limit) else limit
 
 
 def _limit(value: float) -> str:
@@ -112,7 +128,7 @@ def rows_of(text: str) -> list[Mapping[str, Any]]:
     """
     try:
         rows = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise HarvestError(f"the page is not JSON: {error}") from error
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise HarvestError("the page is no list of iterations")
@@ -159,9 +175,9 @@ def _of_row(source: Source, row: Mapping[str, Any]) -> float | None:
     if not values:
         return None
     if not source.per:
-        return sum(values) * source.scale
+        return _finite(sum(values) * source.scale)
     whole = _at(row, source.per)
-    return sum(values) / whole * source.scale if whole else None
+    return _finite(sum(values) / whole * source.scale) if whole else None
 
 
 def _at(row: Mapping[str, Any], path: str) -> float | None:
@@ -172,7 +188,10 @@ def _at(row: Mapping[str, Any], path: str) -> float | None:
         found = found[part]
     if isinstance(found, bool) or not isinstance(found, (int, float)):
         raise HarvestError(f"{path} is {found!r}, no number")
-    return float(found)
+    try:
+        return _finite(float(found))
+    except OverflowError:  # a whole number that no float holds
+        return None
 
 
 def mark(values: Mapping[str, Value]) -> str:
