@@ -347,3 +347,42 @@ def test_a_report_s_score_is_a_number_or_none(score: str) -> None:
     assert decode(Report, text).score == 1.5
     with pytest.raises(ContractError, match="score"):
         decode(Report, text.replace("1.5", score))
+
+
+@pytest.mark.parametrize(
+    "told", ["NaN", "1e999", "-0.1", "1.7", "17", '"0.7"', "true", "9" * 60, "null", "[]"]
+)
+def test_what_cannot_be_a_share_of_right_answers_opens_no_gate(tmp_path: Path, told: str) -> None:
+    text = f'{{"results": {{"gsm8k": {{"exact_match,strict-match": {told}}}}}}}'
+    (tmp_path / "results_1.json").write_text(text)
+    with pytest.raises(NoScoreError, match=r"the score of gsm8k is told as .*, which none can be"):
+        saved_score(tmp_path, "gsm8k")
+
+
+@pytest.mark.parametrize("told", ["1e999", "NaN", "-5", '"9"', "true", "{}"])
+def test_samples_that_are_no_count_are_not_counted(tmp_path: Path, told: str) -> None:
+    counted = f'{{"a": {{"effective": {told}}}, "b": {{"effective": 4}}}}'
+    found = '{"gsm8k": {"exact_match,strict-match": 0.7}}'
+    text = f'{{"results": {found}, "n-samples": {counted}}}'
+    (tmp_path / "results_1.json").write_text(text)
+    assert saved_score(tmp_path, "gsm8k") == Score(70.0, 4)
+
+
+@pytest.mark.parametrize("told", ["171.2", "1.2.3", "...", "9" * 5000])
+def test_a_logged_score_that_none_can_be_is_refused(told: str) -> None:
+    reader = LoggedScore("gsm8k")
+    reader(f"lm-eval gsm8k average accuracy: {told}".encode())
+    with pytest.raises(NoScoreError, match="which none can be"):
+        reader.score()
+
+
+def test_a_logged_score_may_end_its_sentence() -> None:
+    reader = LoggedScore("gsm8k")
+    reader(b"lm-eval gsm8k average accuracy: 84.72.")
+    assert reader.score() == Score(84.72)
+
+
+def test_probabilities_above_one_are_no_perplexity() -> None:
+    with pytest.raises(NoScoreError, match=r"mean of 2\.0: above 0 there is none"):
+        perplexity_of(-2.0)
+    assert perplexity_of(-1e-7) == 1.0

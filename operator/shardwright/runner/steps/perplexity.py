@@ -11,6 +11,7 @@ POST /v1/completions with `echo: true`, `logprobs: 1`, `max_tokens: 1`, `tempera
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
 import urllib.error
@@ -27,6 +28,8 @@ from shardwright.runner.steps.scores import NoScoreError, Score
 TEXT_LIMIT_BYTES = 64 * 2**20
 # Beyond, e to it is no number of 64 bits.
 _MOST_NATS = 709.0
+# A token that is certain may be told a little above 0.
+_ROUNDING = 1e-3
 _AT_ONCE = 8
 _REQUEST_SECONDS = 300.0
 _ANSWER_LIMIT_BYTES = 64 * 2**20
@@ -138,9 +141,15 @@ def perplexity_of(mean: float) -> float:
     """Perplexity by the mean of −log p over tokens, in nats: e to its power.
 
     Raises:
-        NoScoreError: That is no number: the model gives some token no probability at all.
+        NoScoreError: That is no number: the model gives some token no probability at all. Or it is
+            below 1, which would be better than to know the text by heart.
     """
-    found = math.exp(mean) if mean < _MOST_NATS else math.inf
+    if mean < -_ROUNDING:
+        raise NoScoreError(
+            f"the log probabilities have a mean of {-mean}: above 0 there is none, so the server "
+            "answers with something else"
+        )
+    found = math.exp(max(mean, 0.0)) if mean < _MOST_NATS else math.inf
     if not math.isfinite(found):
         raise NoScoreError(
             f"the log probabilities have no perplexity (their mean is {-mean}): the model gives "
@@ -169,7 +178,7 @@ def _answer(asked: Asked, passage: str) -> Any:  # noqa: ANN401 - any JSON
     except urllib.error.HTTPError as error:
         told = error.read(_SHOWN).decode("utf-8", "replace")
         raise ServerError(f"{asked.url} answers {error.code}: {told}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
         raise ServerError(f"{asked.url} does not answer: {error}") from error
 
 
@@ -179,7 +188,7 @@ def _surprise(answer: Any) -> tuple[float, int]:  # noqa: ANN401 - any JSON
         logprobs = answer["choices"][0]["logprobs"]["token_logprobs"]
         prompt = int(answer["usage"]["prompt_tokens"])
         own = [float(value) for value in logprobs[1:prompt]]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise ServerError(
             f"the server's answer has no log probabilities of the prompt: {error!r}"
         ) from error

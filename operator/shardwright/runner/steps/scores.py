@@ -5,6 +5,7 @@ All scores are in the unit of the spec: per cent, ROUGE-1 × 100, or perplexity.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from shardwright.runner.jsonfile import JsonFileError, read_object
 # lm_eval.py at 00dc3b46, cnn_dailymail.py at 036a60f7 (a line a metric, below "Beam 0 rouge
 # scores:"; with one beam there is one such block).
 _LOGGED: Mapping[str, re.Pattern[str]] = {
-    "mmlu": re.compile(r"MMLU weighted average accuracy: ([0-9.]+) \(([0-9]+)\)"),
+    "mmlu": re.compile(r"MMLU weighted average accuracy: ([0-9.]+) \(([0-9]{1,12})\)"),
     "gsm8k": re.compile(r"lm-eval gsm8k average accuracy: ([0-9.]+)"),
     "cnn_dailymail": re.compile(r"\brouge1: ([0-9.]+)"),
 }
@@ -30,6 +31,8 @@ _METRICS: Mapping[str, str] = {
     "cnn_dailymail_abisee": "rouge1,none",
 }
 _PER_CENT = 100
+# Rounding may put a mean of shares a little above all of them.
+_MOST = 100 + 1e-6
 
 
 class NoScoreError(ValueError):
@@ -49,24 +52,29 @@ class LoggedScore:
     """Takes the lines of a tool's log; the last one that tells the task's score counts."""
 
     task: str
-    found: Score | None = field(default=None, init=False)
+    _told: tuple[str, int] | None = field(default=None, init=False)
 
     def __call__(self, line: bytes) -> None:
         """One more line."""
         match = _LOGGED[self.task].search(line.decode("utf-8", "replace"))
         if match:
             groups = match.groups()
-            self.found = Score(float(groups[0]), int(groups[1]) if len(groups) > 1 else 0)
+            self._told = (groups[0], int(groups[1]) if len(groups) > 1 else 0)
 
     def score(self) -> Score:
         """What was found.
 
         Raises:
-            NoScoreError: No line told it.
+            NoScoreError: No line told it, or one told what cannot be a score.
         """
-        if self.found is None:
+        if self._told is None:
             raise NoScoreError(f"no line of its log tells the score of {self.task}")
-        return self.found
+        text, samples = self._told
+        try:
+            value = float(text.rstrip("."))
+        except ValueError:
+            value = math.nan
+        return Score(_possible(value, text, self.task), samples)
 
 
 def saved_score(folder: Path, task: str) -> Score:
@@ -85,10 +93,25 @@ def saved_score(folder: Path, task: str) -> Score:
         raise NoScoreError(str(error)) from error
     metric = _METRICS[task]
     try:
-        value = float(content["results"][task][metric])
-    except (KeyError, TypeError, ValueError) as error:
+        value = content["results"][task][metric]
+    except (KeyError, TypeError) as error:
         raise NoScoreError(f"{files[-1].name} has no {metric} of {task}: {error!r}") from error
-    return Score(value * _PER_CENT, _samples(content))
+    counts = isinstance(value, (int, float)) and not isinstance(value, bool)
+    share = float(value) if counts else math.nan
+    return Score(_possible(share * _PER_CENT, value, task), _samples(content))
+
+
+def _possible(value: float, told: object, task: str) -> float:
+    """A share of right answers, or ROUGE-1, in per cent.
+
+    A gate trusts this number: one that is above all, or none, would open it for any engine.
+
+    Raises:
+        NoScoreError: It is none from 0 to 100.
+    """
+    if not 0 <= value <= _MOST:
+        raise NoScoreError(f"the score of {task} is told as {str(told)[:40]!r}, which none can be")
+    return min(value, float(_PER_CENT))
 
 
 def _samples(content: Mapping[str, Any]) -> int:
@@ -97,4 +120,4 @@ def _samples(content: Mapping[str, Any]) -> int:
     if not isinstance(counted, Mapping):
         return 0
     every = [one.get("effective") for one in counted.values() if isinstance(one, Mapping)]
-    return int(sum(count for count in every if isinstance(count, (int, float))))
+    return sum(count for count in every if type(count) is int and count > 0)
