@@ -21,6 +21,20 @@ from shardwright.runner.contract import (
 SIZES = {"q_proj": (64, 64), "v_proj": (64, 32)}
 
 
+A, B = (f"base_model.model.model.layers.0.self_attn.q_proj.lora_{half}.weight" for half in "AB")
+
+
+def tensor(shape: str = "[8, 4]", dtype: str = "F32", offsets: str = "[0, 128]") -> str:
+    """An entry of a header, whose numbers are written out."""
+    return f'{{"dtype": "{dtype}", "shape": {shape}, "data_offsets": {offsets}}}'
+
+
+def raw(header: dict[str, str]) -> bytes:
+    """A file of 128 bytes of data under this header."""
+    text = "{" + ", ".join(f'"{name}": {entry}' for name, entry in header.items()) + "}"
+    return struct.pack("<Q", len(text)) + text.encode() + bytes(128)
+
+
 def facts(tmp_path: Path, **changes: bytes) -> AdapterFacts:
     files = adapter(SIZES)
     names = {"config": "adapter_config.json", "weights": "adapter_model.safetensors"}
@@ -40,6 +54,26 @@ def test_the_highest_rank_of_any_module_counts(tmp_path: Path) -> None:
     pattern = {"q_proj": 32}
     assert facts(tmp_path, config=peft_config(8, rank_pattern=pattern)).rank == 32
     assert facts(tmp_path, weights=peft_weights(SIZES, rank=16)).rank == 16
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, ()),
+        ({"use_rslora": True}, ("use_rslora",)),
+        ({"alpha_pattern": {"q_proj": 16}}, ()),
+        ({"alpha_pattern": {"q_proj": 64}}, ("alpha_pattern",)),
+        # The weights say whether a pattern has met a module.
+        ({"rank_pattern": {"lm_head": 4}}, ()),
+        ({"r": 4, "rank_pattern": {"_proj": 8}}, ("rank_pattern",)),
+    ],
+)
+def test_what_makes_another_scale_than_alpha_by_r_is_told(
+    tmp_path: Path, more: dict[str, Any], told: tuple[str, ...]
+) -> None:
+    found = facts(tmp_path, config=peft_config(**{"lora_alpha": 16, **more}))
+    assert found.scales == told
+    assert decode(Report, encode(Report("Done", adapter=found))).adapter == found
 
 
 @pytest.mark.parametrize(
@@ -75,6 +109,18 @@ def test_weights_beside_low_rank_matrices_are_told(tmp_path: Path) -> None:
         ({"weights": peft_weights(SIZES)[:-4]}, "cut off"),
         ({"weights": b"\x80\x02pickle"}, "no safetensors file"),
         ({"weights": struct.pack("<Q", 2) + b"[]"}, "header cannot be read"),
+        ({"config": peft_config(alpha_pattern=[1])}, "alpha_pattern is no object"),
+        ({"weights": raw({A: tensor(offsets="[0, 1e999]")})}, "header cannot be read"),
+        ({"weights": raw({A: tensor()})}, "q_proj has a lora_A and no lora_B"),
+        ({"weights": raw({B: tensor()})}, "q_proj has a lora_B and no lora_A"),
+        (
+            {"weights": raw({A: tensor("[8, 4]"), B: tensor("[8, 4]")})},
+            "a lora_A of rank 8 and a lora_B of rank 4",
+        ),
+        ({"weights": raw({A: tensor(f"[8, {'9' * 4000}]")})}, "expected two sizes"),
+        ({"weights": raw({A: tensor("[8, 8]")})}, r"lies at bytes \[0, 128\], and \[8, 8\] of F32"),
+        ({"weights": raw({A: tensor(offsets='["0", "128"]')})}, "lies at bytes"),
+        ({"weights": raw({A: tensor(dtype="I8")})}, "has type 'I8', expected one of F64"),
     ],
 )
 def test_files_that_make_no_sense_are_refused_with_the_field(

@@ -13,6 +13,7 @@ from tests.support import passes
 from shardwright.api import names
 from shardwright.api.asked import asked_of
 from shardwright.api.lora import LoRA
+from shardwright.api.serving import Runtime
 from shardwright.api.status import Condition, LLMDeploymentStatus
 from shardwright.observe.world import PodView, Record, RecordState
 from shardwright.plan.adapter_checks import CHECKS, other_name, refuse_adapter
@@ -77,9 +78,19 @@ def lora(*chosen: str, **more: Any) -> dict[str, Any]:
 # Whether a base can take one
 
 
-def refused(facts: AdapterFacts, name: str = "legal", **limits: Any) -> tuple[str, str]:
+def refused(
+    facts: AdapterFacts, name: str = "legal", runtime: Runtime = Runtime.VLLM, **limits: Any
+) -> tuple[str, str]:
     asked = LoRA.read({**LIMITS, **limits})
-    found = refuse_adapter(name, facts, asked, served_name="model", uri=URI, model=specs.LLAMA_8B)
+    found = refuse_adapter(
+        name,
+        facts,
+        asked,
+        served_name="model",
+        uri=URI,
+        model=specs.LLAMA_8B,
+        runtime=runtime,
+    )
     return (found.reason, found.message) if found is not None else ("", "")
 
 
@@ -114,6 +125,28 @@ def test_one_outside_is_refused_with_what_would_help(
     assert found == reason
     for part in parts:
         assert part in message
+
+
+@pytest.mark.parametrize(
+    ("scale", "able"),
+    [
+        ("use_rslora", {Runtime.VLLM, Runtime.TENSORRT_LLM}),
+        ("rank_pattern", {Runtime.TENSORRT_LLM}),
+        ("alpha_pattern", set()),
+    ],
+)
+@pytest.mark.parametrize("runtime", [Runtime.VLLM, Runtime.SGLANG, Runtime.TENSORRT_LLM])
+def test_a_scale_that_the_runtime_would_leave_out_is_refused_with_who_knows_it(
+    scale: str, able: set[Runtime], runtime: Runtime
+) -> None:
+    reason, message = refused(replace(FACTS, scales=(scale,)), runtime=runtime)
+    if runtime in able:
+        assert (reason, message) == ("", "")
+        return
+    assert reason == "AdapterNotSupported"
+    assert f"scaled by {scale}, which {runtime} leaves out without an error" in message
+    for one in Runtime:
+        assert (str(one) in message.partition("serve it with engine.runtime")[2]) is (one in able)
 
 
 def test_the_same_adapter_is_taken_once_the_limits_are_raised() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from shardwright.api.lora import HF_NAMES, LoRA, module_of
+from shardwright.api.serving import Runtime
 from shardwright.plan.question import model_of
 from shardwright.runner.contract import AdapterFacts, ModelFacts
 from shardwright.runtimes.base import Refusal
@@ -18,6 +19,14 @@ from shardwright.sizing.modules import matrices
 
 _HUB = "hf://"
 _NAMES = frozenset(HF_NAMES.values())
+# Which of PEFT's other scales a runtime computes with; what it does not know it passes over without
+# a word. vLLM 0.33.0, vllm/lora/peft_helper.py: alpha and r, or its root. SGLang 0.5.23,
+# sglang/srt/lora/lora.py: alpha and r. TensorRT-LLM 1.2, tensorrt_llm/lora_manager.py: alpha, or by
+# the root, and the rank that each module's matrices have.
+_SCALES: Mapping[Runtime, frozenset[str]] = {
+    Runtime.VLLM: frozenset({"use_rslora"}),
+    Runtime.TENSORRT_LLM: frozenset({"use_rslora", "rank_pattern"}),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +39,18 @@ class Question:
     served_name: str
     model: ModelFacts
     base: Model | None
+    runtime: Runtime
 
 
 def refuse_adapter(
-    name: str, facts: AdapterFacts, lora: LoRA, *, served_name: str, uri: str, model: ModelFacts
+    name: str,
+    facts: AdapterFacts,
+    lora: LoRA,
+    *,
+    served_name: str,
+    uri: str,
+    model: ModelFacts,
+    runtime: Runtime,
 ) -> Refusal | None:
     """The first of CHECKS that objects.
 
@@ -44,10 +61,11 @@ def refuse_adapter(
         served_name: The base model's name in requests.
         uri: The base model's.
         model: Its facts, with its config where that is kept.
+        runtime: What serves.
     """
     known = model_of(model, uri)
     base = None if isinstance(known, Refusal) else known
-    asked = Question(name, facts, lora, served_name, model, base)
+    asked = Question(name, facts, lora, served_name, model, base, runtime)
     return next((refusal for check in CHECKS if (refusal := check(asked))), None)
 
 
@@ -71,6 +89,23 @@ def more_than_low_rank(asked: Question) -> Refusal | None:
         "AdapterNotSupported",
         f"it has {', '.join(features[:3])} beside low-rank matrices of projections, which no "
         "runtime here serves; train it without, or merge it into its base and deploy that",
+    )
+
+
+def other_scale(asked: Question) -> Refusal | None:
+    """A scale that the runtime would leave out without a word: the answers would be wrong."""
+    unknown = [
+        name for name in asked.facts.scales if name not in _SCALES.get(asked.runtime, frozenset())
+    ]
+    if not unknown:
+        return None
+    able = [str(one) for one, known in _SCALES.items() if known.issuperset(asked.facts.scales)]
+    other = f"serve it with engine.runtime {' or '.join(able)}, " if able else ""
+    return Refusal(
+        "AdapterNotSupported",
+        f"it is scaled by {', '.join(unknown)}, which {asked.runtime} leaves out without an error: "
+        f"its answers would be wrong; {other}train it without, or merge it into its base and "
+        "deploy that",
     )
 
 
@@ -176,6 +211,7 @@ CHECKS: tuple[Check, ...] = (
     name_taken,
     other_base,
     more_than_low_rank,
+    other_scale,
     unknown_modules,
     rank_too_high,
     module_not_built,

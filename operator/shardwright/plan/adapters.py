@@ -180,6 +180,7 @@ def _judged(asked: Asked, base: _Base, record: Record) -> Found:
         served_name=model.served_name,
         uri=model.uri,
         model=base.model,
+        runtime=base.spec.engine.runtime,
     )
     if refusal is not None:
         return Found(asked.name, AdapterState.INVALID, refusal.reason, refusal.message)

@@ -24,6 +24,8 @@ CONFIG_LIMIT_BYTES = 2**20
 HEADER_LIMIT_BYTES = 16 * 2**20
 _MOST_RANK = 65_536
 _MOST_ALPHA = 1e9
+# No projection has so many inputs or outputs; a size goes into a termination message.
+_MOST_SIZE = 2**31
 # Of modules and features so many are told, and of names so many bytes: they go into a termination
 # message. There are seven projections, so that of more names some are none of them.
 _MOST_MODULES = 16
@@ -36,6 +38,8 @@ _WEIGHT = re.compile(
     r"(?:base_model\.model\.)?(.+)\.lora_(A|B|embedding_A|embedding_B)(?:\.weight)?"
 )
 _LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d{1,6})\.")
+# Bytes of a number, of the types that matrices of an adapter are saved in.
+_WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1}
 # PEFT's features that change what an adapter means, and that no runtime here computes with.
 _FEATURES = ("use_dora", "lora_bias", "use_qalora", "use_bdlora", "alora_invocation_tokens")
 _FEATURES_BY_VALUE = ("layer_replication", "modules_to_save", "trainable_token_indices")
@@ -133,8 +137,9 @@ def facts_of(
         weights.take(name, entry)
     if not weights.sizes:
         raise AdapterFactsError(f"{ADAPTER_WEIGHTS} holds no lora_A and lora_B weights")
+    weights.check_pairs()
     return AdapterFacts(
-        rank=max(rank, weights.rank),
+        rank=max(rank, *weights.ranks),
         alpha=float(alpha),
         modules=tuple(sorted(weights.sizes))[:_MOST_MODULES],
         base=beginning(base, _BASE_BYTES),
@@ -143,20 +148,22 @@ def facts_of(
         sizes=weights.told(),
         features=_features(config, weights),
         bytes=total_bytes,
+        scales=_scales(config, weights),
     )
 
 
 class _Weights:
-    """What the header says: sizes by module, the highest rank and layer, the type."""
+    """What the header says: sizes by module, ranks, the highest layer, the type."""
 
     def __init__(self) -> None:
         self.sizes: dict[str, set[tuple[int, int]]] = {}
-        self.rank = 0
+        self.ranks: set[int] = set()
         self.layers = 0
         self.dtype = ""
         self.others: set[str] = set()
-        self._inputs: dict[str, int] = {}
-        self._outputs: dict[str, int] = {}
+        # Shapes of both halves by the path of the module.
+        self._downs: dict[str, tuple[int, int]] = {}
+        self._ups: dict[str, tuple[int, int]] = {}
 
     def take(self, name: str, entry: object) -> None:
         """One tensor."""
@@ -170,15 +177,30 @@ class _Weights:
         self.dtype = self.dtype or dtype
         if layer := _LAYER.search(f".{path}."):
             self.layers = max(self.layers, int(layer.group(1)) + 1)
+        (self._downs if half.endswith("A") else self._ups)[path] = shape
         self.sizes.setdefault(module, set())
-        if half.endswith("A"):
-            self.rank = max(self.rank, shape[0])
-            self._inputs[path] = shape[1]
-        else:
-            self.rank = max(self.rank, shape[1])
-            self._outputs[path] = shape[0]
-        if path in self._inputs and path in self._outputs:
-            self.sizes[module].add((self._inputs[path], self._outputs[path]))
+        if path in self._downs and path in self._ups:
+            self.ranks.add(self._downs[path][0])
+            self.sizes[module].add((self._downs[path][1], self._ups[path][0]))
+
+    def check_pairs(self) -> None:
+        """Each lora_A has its lora_B, of the same rank.
+
+        Raises:
+            AdapterFactsError: One has not.
+        """
+        for path in self._downs.keys() ^ self._ups.keys():
+            has, lacks = ("lora_A", "lora_B") if path in self._downs else ("lora_B", "lora_A")
+            raise AdapterFactsError(
+                f"{ADAPTER_WEIGHTS}: {path[:_BASE_BYTES]} has a {has} and no {lacks}; export the "
+                "adapter again"
+            )
+        for path, (rank, _) in self._downs.items():
+            if self._ups[path][1] != rank:
+                raise AdapterFactsError(
+                    f"{ADAPTER_WEIGHTS}: {path[:_BASE_BYTES]} has a lora_A of rank {rank} and a "
+                    f"lora_B of rank {self._ups[path][1]}; export the adapter again"
+                )
 
     def told(self) -> dict[str, tuple[int, int]]:
         """Inputs and outputs of each module, where they are the same in all layers."""
@@ -190,14 +212,26 @@ def _tensor(name: str, entry: object) -> tuple[tuple[int, int], str]:
     shape = entry.get("shape") if isinstance(entry, Mapping) else None
     dtype = entry.get("dtype") if isinstance(entry, Mapping) else None
     counts = isinstance(shape, list) and all(
-        isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in shape
+        isinstance(size, int) and not isinstance(size, bool) and 0 < size < _MOST_SIZE
+        for size in shape
     )
     if not counts or not isinstance(shape, list) or len(shape) != _DIMENSIONS:
         raise AdapterFactsError(
             f"{ADAPTER_WEIGHTS}: {name[:_BASE_BYTES]} has shape {_shown(shape)}, expected two sizes"
         )
-    if not isinstance(dtype, str) or not re.fullmatch(r"\w{1,16}", dtype):
-        raise AdapterFactsError(f"{ADAPTER_WEIGHTS}: {name[:_BASE_BYTES]} has no type")
+    if not isinstance(dtype, str) or dtype not in _WIDTHS:
+        raise AdapterFactsError(
+            f"{ADAPTER_WEIGHTS}: {name[:_BASE_BYTES]} has type {_shown(dtype)}, expected one of "
+            f"{', '.join(_WIDTHS)}"
+        )
+    offsets = entry.get("data_offsets") if isinstance(entry, Mapping) else None
+    takes = shape[0] * shape[1] * _WIDTHS[dtype]
+    there = isinstance(offsets, list) and all(type(offset) is int for offset in offsets)
+    if not there or not isinstance(offsets, list) or offsets[-1] - offsets[0] != takes:
+        raise AdapterFactsError(
+            f"{ADAPTER_WEIGHTS}: {name[:_BASE_BYTES]} lies at bytes {_shown(offsets)}, and {shape} "
+            f"of {dtype} take {takes}; export the adapter again"
+        )
     return (shape[0], shape[1]), dtype
 
 
@@ -223,6 +257,22 @@ def _features(config: Mapping[str, Any], weights: _Weights) -> tuple[str, ...]:
         found.append("bias")
     found += sorted(beginning(name, _NAME_BYTES) for name in weights.others)
     return tuple(dict.fromkeys(found))[:_MOST_FEATURES]
+
+
+def _scales(config: Mapping[str, Any], weights: _Weights) -> tuple[str, ...]:
+    """How PEFT would scale some module by another factor than lora_alpha / r.
+
+    peft/tuners/lora/layer.py: lora_alpha / rank of each module, or by the root of its rank.
+    """
+    alphas = config.get("alpha_pattern") or {}
+    if not isinstance(alphas, Mapping):
+        raise AdapterFactsError(f"{ADAPTER_CONFIG}: alpha_pattern is no object")
+    differs = {
+        "use_rslora": bool(config.get("use_rslora")),
+        "rank_pattern": weights.ranks != {config["r"]},
+        "alpha_pattern": any(alpha != config.get("lora_alpha") for alpha in alphas.values()),
+    }
+    return tuple(name for name, found in differs.items() if found)
 
 
 def _last(path: str) -> str:

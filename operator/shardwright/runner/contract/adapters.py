@@ -66,8 +66,9 @@ class AdapterFacts:
     `rank` is the highest of any module. `modules` are the last parts of the names of adapted
     projections (`q_proj`), `sizes` their inputs and outputs where all layers agree, `layers` the
     highest layer that is adapted plus one. `features` is whatever it has beyond low-rank matrices
-    of projections: such an adapter is not served. `base` is the model it was trained on, by its
-    own word; `bytes` is the size of its weights on disk.
+    of projections: such an adapter is not served. `scales` are PEFT's ways to scale that make the
+    factor of some module another one than alpha / r: not every runtime knows them. `base` is the
+    model it was trained on, by its own word; `bytes` is the size of its weights on disk.
     """
 
     rank: int
@@ -79,6 +80,7 @@ class AdapterFacts:
     sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
     features: tuple[str, ...] = ()
     bytes: int = 0
+    scales: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> AdapterFacts:
@@ -89,7 +91,7 @@ class AdapterFacts:
         """
         known = {item.name for item in fields(cls)}
         values = {name: value for name, value in raw.items() if name in known}
-        for name in ("modules", "features"):
+        for name in ("modules", "features", "scales"):
             values[name] = tuple(map(str, values.get(name, ())))
         values["sizes"] = {
             name: (int(size[0]), int(size[1])) for name, size in values.get("sizes", {}).items()

@@ -25,6 +25,8 @@ _SAFETENSORS = ".safetensors"
 # offsets describe; the header has at most 100 MB (github.com/huggingface/safetensors).
 _HEADER_LENGTH_BYTES = 8
 _HEADER_LIMIT_BYTES = 100_000_000
+# What reading any JSON at all as a header may end in: among them an offset of 1e999.
+_NO_HEADER = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
 # "1.2.1.post2" and "1.2.1+cu130" are builds of 1.2.1, "1.2.1rc4" is not.
 _SAME_VERSION = re.compile(r"(\.post\d+)?(\+\S*)?")
 
@@ -157,7 +159,7 @@ def safetensors_problem(path: Path) -> str:
                 for name, entry in header.items()
                 if name != "__metadata__"
             ]
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        except _NO_HEADER:
             return f"{path.name} is no safetensors file: its header cannot be read"
     wanted = _HEADER_LENGTH_BYTES + length + max(ends, default=0)
     if size != wanted:
