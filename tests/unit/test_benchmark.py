@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Callable
@@ -269,6 +270,41 @@ def test_results_are_read_as_they_were_written() -> None:
     ):
         with pytest.raises(ResultsError):
             read_run(broken)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("points.0.tokens_per_second", '"fast"', "Input should be a valid number"),
+        ("points.0.ttft_ms", "NaN", "Input should be a finite number"),
+        ("points.0.ttft_ms", "1e999", "Input should be a finite number"),
+        ("points.0.tpot_ms", "-1", "greater than or equal to 0"),
+        ("points.0.tpot_p99_ms", "null", "Input should be a valid number"),
+        ("points.0.kv_cache", '"full"', "Input should be a valid number"),
+        ("points.0.failed", '"x"', "Input should be a valid integer"),
+        ("points.0.concurrency", "true", "Input should be a valid integer"),
+        ("tensor", "9" * 400, "Input should be"),
+        ("max_batch_size", '"x"', "Input should be a valid integer"),
+        ("draft_len", '"x"', "Input should be a valid integer"),
+        ("name", "[1]", "Input should be a valid string"),
+        ("remarks", '"all"', "Input should be a valid array"),
+    ],
+)
+def test_what_is_no_number_of_a_run_is_named_with_its_field(
+    field: str, value: str, said: str
+) -> None:
+    raw = json.loads(run_of(curve(saturating(20))).dump())
+    holder = raw["points"][0] if field.startswith("points") else raw
+    holder[field.rpartition(".")[2]] = "HERE"
+    with pytest.raises(ResultsError) as told:
+        read_run(json.dumps(raw).replace('"HERE"', value))
+    assert str(told.value).startswith(f"not the results of a run: {field}: ")
+    assert said in str(told.value)
+
+
+def test_a_file_that_is_nested_too_deep_is_no_run() -> None:
+    with pytest.raises(ResultsError, match="not the results of a run"):
+        read_run("[" * 100_000)
 
 
 def words_of(root: ET.Element) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -546,12 +547,50 @@ def test_sixteen_points_and_a_long_error_fit_a_termination_message() -> None:
         assert len(json.loads(message)["rows"]) == MOST_POINTS
 
 
+RESULT_NAMES = ("concurrency", *RESULT_KEYS)
+
+
 @pytest.mark.parametrize(
-    "message", ["", "{}", "[1]", '{"names": ["x"], "rows": [[1]], "error": ""}']
+    "message",
+    [
+        "",
+        "{}",
+        "[1]",
+        '{"names": ["x"], "rows": [[1]], "error": ""}',
+        "[" * 100_000,
+        json.dumps({"names": RESULT_NAMES, "rows": [["1"] * len(RESULT_NAMES)], "error": ""}),
+        json.dumps({"names": RESULT_NAMES, "rows": [[math.nan] * len(RESULT_NAMES)], "error": ""}),
+    ],
 )
 def test_a_pod_that_left_no_results_is_said_to_have(message: str) -> None:
     with pytest.raises(JobError, match="left no results"):
         points_of(message)
+
+
+# --- what strangers write
+
+
+@pytest.mark.parametrize("value", [10**400, math.nan, math.inf, True, "1", None])
+def test_what_is_no_number_of_a_result_is_named(value: object) -> None:
+    with pytest.raises(RuntimeError, match=r"the result has no number a\.b"):
+        inside.number({"a": {"b": value}}, "a.b")
+
+
+def test_a_result_that_is_nested_too_deep_is_none() -> None:
+    with pytest.raises(ValueError, match="nested too deep"):
+        inside.last_result("[" * 100_000)
+
+
+@pytest.mark.parametrize(("value", "share"), [("NaN", None), ("soon", None), ("0.5", 0.5)])
+def test_a_share_of_the_cache_is_a_number_whatever_its_labels(
+    value: str, share: float | None
+) -> None:
+    labels = '{model="a}b",name="\\"{"}'
+    page = (
+        f"shardwright_kv_cache_utilization{labels} {value}\n"
+        f"shardwright_requests_running{labels} 5\n"
+    )
+    assert inside.held(page, 4) == share
 
 
 # --- what a pod waits for

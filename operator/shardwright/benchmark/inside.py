@@ -8,6 +8,7 @@ measure more.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import math
 import os
@@ -29,7 +30,9 @@ TERMINATION_LOG = "/dev/termination-log"
 LIMIT_BYTES = 4096
 # Lines of the log that are ours begin so; the tool's own do not.
 MARK = "[benchmark] "
-_SERIES = r"^%s(?:\{[^}]*\})? (\S+)$"
+_SERIES = r"^%s(?:\{(?:[^\"}]|\"(?:[^\"\\]|\\.)*\")*\})? ([-+.\w]+)$"
+# What is no answer of HTTP is none either: a server that starts or ends may send half of one.
+_NO_ANSWER = (OSError, http.client.HTTPException)
 _LOOK_SECONDS = 2.0
 _ANSWER_SECONDS = 5.0
 # A server that answers nothing for so long has gone.
@@ -62,7 +65,11 @@ def acceptance(before: str, after: str, draft_len: int) -> float | None:
 
 
 def _values(page: str, name: str) -> list[float]:
-    return [float(found) for found in re.findall(_SERIES % name, page, re.MULTILINE)]
+    found = []
+    for text in re.findall(_SERIES % name, page, re.MULTILINE):
+        with contextlib.suppress(ValueError):  # no number: nobody told
+            found.append(float(text))
+    return found
 
 
 def _total(page: str, name: str) -> float:
@@ -75,7 +82,7 @@ def held(page: str, concurrency: int) -> float | None:
     A tool starts, draws its prompts and asks once to try; at its end requests run out. Such looks
     say nothing of the point, so at least half its requests must run or wait.
     """
-    found = _values(page, "shardwright_kv_cache_utilization")
+    found = list(filter(math.isfinite, _values(page, "shardwright_kv_cache_utilization")))
     asked = [_values(page, f"shardwright_requests_{what}") for what in ("running", "waiting")]
     if not found or not asked[0] or 2 * sum(map(sum, asked)) < concurrency:
         return None
@@ -109,7 +116,7 @@ class Usage:
         try:
             with urllib.request.urlopen(self._url, timeout=_ANSWER_SECONDS) as answer:  # noqa: S310
                 return str(answer.read().decode("utf-8", "replace"))
-        except OSError as error:
+        except _NO_ANSWER as error:
             say(f"{self._url}: {error}")
             return ""
 
@@ -136,9 +143,12 @@ def last_result(text: str) -> dict[str, Any]:
         ValueError: It holds none.
     """
     try:
-        found = json.loads(text)
-    except ValueError:
-        found = json.loads((text.strip().splitlines() or [""])[-1])
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = json.loads((text.strip().splitlines() or [""])[-1])
+    except RecursionError:
+        raise ValueError("the result is nested too deep") from None
     if not isinstance(found, dict):
         raise ValueError("the result is no JSON object")  # noqa: TRY004 - one kind for its caller
     return found
@@ -153,9 +163,14 @@ def number(result: dict[str, Any], path: str) -> float:
     found: Any = result
     for name in path.split("."):
         found = found.get(name) if isinstance(found, dict) else None
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not math.isfinite(found):
+    counts = isinstance(found, (int, float)) and not isinstance(found, bool)
+    try:
+        value = float(found) if counts else math.nan
+    except OverflowError:  # a whole number that no float holds
+        value = math.nan
+    if not math.isfinite(value):
         raise RuntimeError(f"the result has no number {path}")
-    return float(found)
+    return value
 
 
 def code_in(folder: str) -> str:
@@ -182,7 +197,7 @@ def await_server(url: str) -> None:
         try:
             with urllib.request.urlopen(url, timeout=10):  # noqa: S310 - the leader's address
                 return
-        except OSError as error:
+        except _NO_ANSWER as error:
             why = str(error)
         if why != told:
             told = why

@@ -11,7 +11,7 @@ from typing import Any
 
 from shardwright.api.names import GROUP, HOSTNAME_LABEL, PORT_HTTP, PORT_RUNNER
 from shardwright.benchmark import inside
-from shardwright.benchmark.results import MOST_POINTS, Point
+from shardwright.benchmark.results import MOST_POINTS, Point, read_point
 from shardwright.benchmark.tools import AIPERF, TOOLS, Load, Tool, requests_of
 from shardwright.runner.contract import ENV_REQUEST, ContractError, ServeRequest, decode
 from shardwright.runner.measures import METRICS_PATH
@@ -274,9 +274,10 @@ def points_of(message: str) -> tuple[tuple[Point, ...], str]:
     """
     try:
         told = json.loads(message)
-        points = tuple(Point(**dict(zip(told["names"], row, strict=True))) for row in told["rows"])
+        rows = [dict(zip(told["names"], row, strict=True)) for row in told["rows"]]
+        points = tuple(map(read_point, rows))
         error = str(told["error"])
-    except (ValueError, KeyError, TypeError) as failure:
+    except (ValueError, KeyError, TypeError, RecursionError) as failure:
         raise JobError(f"the benchmark's pod left no results: {message[:200]!r}") from failure
     if not points:
         raise JobError(f"the benchmark measured nothing: {error}")

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 MOST_POINTS = 16
+# Files of runs are also written by hand, or by tools of users: whatever is plotted and compared is
+# a number, and a finite one.
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Positive = Annotated[int, Field(ge=1, lt=2**53)]
 
 
 class ResultsError(ValueError):
@@ -30,16 +36,16 @@ class Point:
             None where there is none, or nobody told.
     """
 
-    concurrency: int
-    tokens_per_second: float
-    requests_per_second: float
-    ttft_ms: float
-    ttft_p99_ms: float
-    tpot_ms: float
-    tpot_p99_ms: float
-    failed: int = 0
-    kv_cache: float | None = None
-    acceptance: float | None = None
+    concurrency: Positive
+    tokens_per_second: Amount
+    requests_per_second: Amount
+    ttft_ms: Amount
+    ttft_p99_ms: Amount
+    tpot_ms: Amount
+    tpot_p99_ms: Amount
+    failed: Count = 0
+    kv_cache: Amount | None = None
+    acceptance: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +74,18 @@ class Run:
     revision: str
     date: str
     tool: str
-    input_len: int
-    output_len: int
+    input_len: Count
+    output_len: Count
     runtime: str
     weights: str
     product: str
-    tensor: int
-    pipeline: int
+    tensor: Positive
+    pipeline: Positive
     points: tuple[Point, ...]
-    max_batch_size: int = 0
-    draft_len: int = 0
-    draft_cost: float | None = None
-    attention_groups: int = 1
+    max_batch_size: Count = 0
+    draft_len: Count = 0
+    draft_cost: Amount | None = None
+    attention_groups: Positive = 1
     remarks: tuple[str, ...] = ()
 
     @property
@@ -99,26 +105,36 @@ def read_run(text: str) -> Run:
         ResultsError: It is no such text, or its points are none, too many or out of order.
     """
     try:
-        raw = json.loads(text)
-        points = tuple(Point(**_known(Point, one)) for one in raw["points"])
-        remarks = tuple(map(str, raw.get("remarks", ())))
-        run = Run(**{**_known(Run, raw), "points": points, "remarks": remarks})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ResultsError(f"not the results of a run: {error}") from error
+        run = _RUN.validate_json(text, strict=True)
+    except ValidationError as error:
+        raise ResultsError(f"not the results of a run: {_first(error)}") from error
     order = [point.concurrency for point in run.points]
-    numbers = [*order, run.tensor, run.pipeline, run.attention_groups]
-    if not all(isinstance(number, int) and number >= 1 for number in numbers):
-        raise ResultsError(
-            "concurrency, tensor, pipeline and attention_groups must be whole numbers from 1, "
-            f"these are {numbers}"
-        )
-    if not 0 < len(order) <= MOST_POINTS or order != sorted(set(order)) or order[0] < 1:
+    if not 0 < len(order) <= MOST_POINTS or order != sorted(set(order)):
         raise ResultsError(
             f"points must be 1 to {MOST_POINTS} by rising concurrency, these are {order}"
         )
     return run
 
 
-def _known(kind: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
-    names = {item.name for item in fields(kind)}
-    return {name: value for name, value in raw.items() if name in names}
+def read_point(raw: object) -> Point:
+    """A point from its decoded fields.
+
+    Raises:
+        ResultsError: One is missing, or is no number that it can be.
+    """
+    try:
+        # From JSON, where lists and objects are what a dataclass may be made of strictly.
+        return _POINT.validate_json(json.dumps(raw), strict=True)
+    except ValidationError as error:
+        raise ResultsError(f"not a point of a run: {_first(error)}") from error
+
+
+def _first(error: ValidationError) -> str:
+    """The first of what is wrong, in one line, with the field that it is about."""
+    found = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, found["loc"]))
+    return f"{where}: {found['msg']}" if where else found["msg"]
+
+
+_POINT = TypeAdapter(Point)
+_RUN = TypeAdapter(Run)
