@@ -38,6 +38,7 @@ from shardwright.runner.contract import (
     table_digest,
 )
 
+NIM = "nvcr.io/nim/nvidia/llm-nim:2.1.5"
 SMALL = "hf://meta-llama/Llama-3.1-8B-Instruct@main"
 LARGE = "hf://meta-llama/Llama-3.1-70B-Instruct@main"
 MODELS = {SMALL: specs.LLAMA_8B, LARGE: specs.LLAMA_70B}
@@ -312,3 +313,15 @@ def test_a_move_to_another_claim_takes_no_adapter_from_what_serves(world: Servin
     assert world.loaded == {old: ["legal"]}
     assert world.said["code"] == ("Ready", "AdapterReady", "0 of 1")
     assert f"replicas of {old}: it was fetched onto the claim" in world.words("code")
+
+
+def test_nothing_is_said_to_be_fetched_for_a_spec_that_was_refused(world: Serving) -> None:
+    world.held = {STEP_ADAPTER}
+    world.ask("legal", "poems", "late")
+    assert world.said["late"] == ("Fetching", "Fetching", "0 of 1")
+    world.ask("legal", "late", uri=SMALL, engine={"runtime": "NIM", "image": NIM})
+    assert world.condition("Accepted")[:2] == ("False", "LoRANotSupported")
+    assert world.said == {
+        "legal": ("Ready", "AdapterReady", "1 of 1"),
+        "poems": ("Ready", "AdapterReady", "1 of 1"),
+    }

@@ -59,9 +59,14 @@ def _loaded(situation: Situation, findings: Findings) -> tuple[Loaded, ...]:
 
 
 def adapters_status(situation: Situation, findings: Findings) -> list[AdapterStatus]:
-    """Each adapter of the spec; of a spec that was refused what was said last."""
+    """Each adapter of the spec; of a spec that was refused what was said last.
+
+    Leaders keep what they have loaded meanwhile, but nothing is fetched: nobody waits for that.
+    """
     if not findings.adapters.told:
-        return list(situation.status.adapters)
+        return [
+            one for one in situation.status.adapters if one.state != AdapterState.FETCHING.value
+        ]
     return [
         AdapterStatus(
             name=one.found.name,
