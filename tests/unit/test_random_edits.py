@@ -1,69 +1,52 @@
 """Edits in any order, in the middle of each other, with failing steps, dying pods and bad scores.
 
 Each pass sees nothing but the world, so every one of them is also the first of an operator that was
-started again.
+started again. Now and then one really is: the operator dies in the middle of what it does, before
+it has written its status, and the next one has heard nothing of leaders yet.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.golden import specs
-from tests.support.played import MMLU, World
+from tests.support.edits import ADAPTERS, EDITS, MODELS
+from tests.support.played import World
 
 from shardwright.api import names
 from shardwright.api.asked import AskedSpec
+from shardwright.api.serving import Runtime
 from shardwright.observe.world import PodView
 from shardwright.plan.conditions import Outcome
 from shardwright.plan.deployment import decide
 from shardwright.plan.groups import slot_of
 from shardwright.plan.report import report
 from shardwright.plan.revisions import asked_digest, proven
-from shardwright.plan.situation import CreateStep, DeletePod, Intent, LetServe, Situation
-from shardwright.runner.contract import DONE, ENVIRONMENT, PERMANENT, STEP_MODEL, STEP_SCORE, Report
-
-MODELS = {
-    "hf://meta-llama/Llama-3.1-8B-Instruct@main": specs.LLAMA_8B,
-    "hf://meta-llama/Llama-3.1-70B-Instruct@main": specs.LLAMA_70B,
-}
-NIM = "nvcr.io/nim/nvidia/llm-nim:2.1.5"
-DRAFT = {"method": "DraftModel", "model": {"uri": "hf://meta-llama/Llama-3.1-8B-Instruct@main"}}
-
-EDITS: list[Callable[[dict[str, Any]], None]] = [
-    lambda spec: spec.update(quantization={"weights": "None"}),
-    lambda spec: spec.update(quantization={"weights": "FP8"}),
-    lambda spec: spec.update(quantization={"weights": "INT4AWQ"}),
-    lambda spec: spec["quantization"].update(accuracy={**MMLU, "maxDrop": 1.0}),
-    lambda spec: spec["quantization"].update(accuracy={**MMLU, "maxDrop": 3.0}),
-    lambda spec: spec["quantization"].pop("accuracy", None),
-    lambda spec: spec.update(engine={"backend": "TensorRT"}),
-    lambda spec: spec.update(engine={"backend": "TensorRT", "limits": {"maxBatchSize": 16}}),
-    lambda spec: spec.update(engine={"backend": "PyTorch"}),
-    lambda spec: spec.update(engine={"runtime": "VLLM"}),
-    lambda spec: spec.update(engine={"runtime": "SGLang"}),
-    lambda spec: spec.update(engine={"runtime": "Triton"}),
-    lambda spec: spec.update(engine={"runtime": "NIM", "image": NIM}),
-    lambda spec: spec.pop("parallelism", None),
-    lambda spec: spec.update(parallelism={"expert": 3}),
-    lambda spec: spec.update(parallelism={"tensor": 2, "attentionData": 2}),
-    lambda spec: spec.update(parallelism={"tensor": 1, "pipeline": 1}),
-    lambda spec: spec.update(parallelism={"tensor": 2, "pipeline": 1}),
-    lambda spec: spec.update(parallelism={"tensor": 2, "pipeline": 2}),
-    lambda spec: spec.update(replicas=0),
-    lambda spec: spec.update(replicas=1),
-    lambda spec: spec.update(replicas=2),
-    lambda spec: spec.update(replicas=3),
-    lambda spec: spec.update(rollout={"maxSurge": 1, "maxUnavailable": 0}),
-    lambda spec: spec.pop("rollout", None),
-    lambda spec: spec.update(speculative=DRAFT),
-    lambda spec: spec.update(speculative={"method": "NGram"}),
-    lambda spec: spec.pop("speculative", None),
-    *(lambda spec, uri=uri: spec["model"].update(uri=uri) for uri in MODELS),
-]
+from shardwright.plan.situation import (
+    CreateStep,
+    DeletePod,
+    Intent,
+    KeepAdapters,
+    LetServe,
+    Situation,
+    TellAdapters,
+)
+from shardwright.runner.contract import (
+    DONE,
+    ENVIRONMENT,
+    PERMANENT,
+    STEP_ADAPTER,
+    STEP_MODEL,
+    STEP_SCORE,
+    AdaptersHeard,
+    AdapterTable,
+    Report,
+    encode,
+    table_digest,
+)
 
 
 class Walk(World):
@@ -85,6 +68,8 @@ class Walk(World):
         }
         self.ended: dict[tuple[str, str], list[bool]] = {}
         self.trace: list[str] = []
+        self.tables: dict[str, AdapterTable] = {}
+        self.deaf = False  # whether this operator has not heard of leaders yet
 
     # What the user and chance do.
 
@@ -97,7 +82,7 @@ class Walk(World):
             self.chance.choice(EDITS)(self.wanted)
         self.read()
         for _ in range(self.chance.randrange(7)):
-            self.one_pass()
+            self.one_pass(dies=self.chance.random() < 0.15)
 
     def read(self) -> None:
         self.spec = AskedSpec.read(self.wanted)
@@ -113,19 +98,35 @@ class Walk(World):
     def situation(self) -> Situation:
         found = super().situation()
         deployment = replace(found.deployment, restarted_at=self.restarted)
+        heard = {} if self.deaf else {pod.uid: self.heard(pod) for pod in self.pods if pod.adapters}
         return replace(
-            found, now=self.now, deployment=deployment, spec_digest=asked_digest(self.spec)
+            found,
+            now=self.now,
+            deployment=deployment,
+            spec_digest=asked_digest(self.spec),
+            adapters=heard,
         )
 
-    def one_pass(self) -> bool:
-        """Returns whether anything moved."""
+    def heard(self, pod: PodView) -> AdaptersHeard:
+        """A leader has loaded what the table that it was told of holds."""
+        table = self.tables[pod.labels[names.LABEL_REVISION]]
+        return AdaptersHeard(pod.adapters, tuple(one.name for one in table.adapters))
+
+    def one_pass(self, *, dies: bool = False) -> bool:
+        """Returns whether anything moved; one that `dies` does a part of it and tells nothing."""
         self.now += 1
         found = self.situation()
+        self.deaf = dies
         self.decision = decide(found)
         self.holds_the_floor(found)
         before = self.status
-        done = [intent for intent in self.decision.intents if self.carry_out(intent)]
-        self.status = report(found, self.decision, Outcome())
+        intents = self.decision.intents
+        if dies:
+            intents = intents[: self.chance.randint(0, len(intents))]
+            self.trace.append(f"dies after {len(intents)} of {len(self.decision.intents)}")
+        done = [intent for intent in intents if self.carry_out(intent)]
+        if not dies:
+            self.status = report(found, self.decision, Outcome())
         self.serves_what_is_proven()
         return bool(done) or self.status != before
 
@@ -173,7 +174,30 @@ class Walk(World):
         if isinstance(intent, LetServe):
             revision = next(one for one in self.revisions if one.name == intent.group.revision)
             assert proven(revision.resolved, self.records), self.trace[-8:]
+        if isinstance(intent, KeepAdapters):
+            before, self.tables = self.tables, dict(intent.tables)
+            self.holds_what_fits()
+            return before != self.tables
+        if isinstance(intent, TellAdapters):
+            table = self.tables[intent.pod.labels[names.LABEL_REVISION]]
+            assert intent.digest == table_digest(encode(table)), "told of another one's table"
+            told = replace(intent.pod, adapters=intent.digest)
+            self.pods = [told if pod.uid == told.uid else pod for pod in self.pods]
+            return True
         return super().carry_out(intent)
+
+    def holds_what_fits(self) -> None:
+        """No leader is told of an adapter that its model or its limits cannot take."""
+        known = {revision.name: revision.resolved for revision in self.revisions}
+        for name, table in self.tables.items():
+            spec = known[name].spec
+            assert spec.lora is not None or not table.adapters
+            for entry in table.adapters:
+                facts = ADAPTERS[entry.name]
+                assert spec.lora is not None
+                assert facts.rank <= spec.lora.max_rank, self.trace[-8:]
+                assert facts.layers == known[name].facts.layers, self.trace[-8:]
+                assert not (facts.scales and spec.engine.runtime is Runtime.SGLANG)
 
     def run(self, intent: CreateStep) -> None:
         """Steps fail now and then; what was made once is not made again."""
@@ -189,6 +213,9 @@ class Walk(World):
         elif artifact.step == STEP_MODEL:
             uri = str(artifact.inputs["uri"])
             told = replace(told, facts=MODELS[uri], commit="abc")
+        elif artifact.step == STEP_ADAPTER:
+            name = str(artifact.inputs["uri"]).rpartition("/")[2].partition("@")[0]
+            told = replace(told, adapter=ADAPTERS[name], commit="abc")
         elif artifact.step == STEP_SCORE:
             score = 68.2 - self.chance.choice([0.2, 2.0, 5.0])
             told = replace(told, score=score, samples=570)
@@ -213,12 +240,28 @@ def answered(walk: Walk) -> None:
     """Ready, or a condition that says why not and what to do."""
     found = {one.type: one for one in walk.status.conditions}
     assert all(one.reason for one in found.values())
+    speaks_of_adapters(walk)
     if walk.status.ready_replicas == walk.spec.replicas and found["Ready"].status == "True":
         return
     ready = found["Ready"]
     assert ready.status in ("False", "Unknown") or walk.spec.replicas == 0, walk.trace[-8:]
     assert ready.message, walk.trace[-8:]
     assert ready.reason not in ("", "Unknown", "Pending"), ready
+
+
+def speaks_of_adapters(walk: Walk) -> None:
+    """Each that is asked for is loaded wherever something serves, or told by name with a word."""
+    asked = walk.spec.lora.adapters if walk.spec.lora is not None else []
+    told = {one.name: one for one in walk.status.adapters}
+    accepted = next(one for one in walk.status.conditions if one.type == "Accepted")
+    # Of a spec that was refused: what leaders have.
+    if accepted.status == "True" and told:
+        assert list(told) == [one.name for one in asked], walk.trace[-8:]
+    for one in told.values():
+        assert one.state in ("Ready", "Invalid", "Failed"), (one, walk.trace[-8:])
+        if one.state != "Ready":
+            assert one.reason, (one, walk.trace[-8:])
+            assert one.message, (one, walk.trace[-8:])
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
