@@ -18,6 +18,7 @@ from shardwright.benchmark.advice import advice, batch_above, knee_of, kv_advice
 from shardwright.benchmark.knee import Curve, bend, knee, rising
 from shardwright.benchmark.plot import COLOURS, legend, plot
 from shardwright.benchmark.results import MOST_POINTS, Point, ResultsError, Run, read_run
+from shardwright.picture.drawing import text_width
 
 DOUBLING = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
@@ -325,6 +326,19 @@ def test_the_plot_names_axes_units_runs_and_the_knee() -> None:
     assert sum("other <&>" in word for word in words) == 2
     knees = [node for node in root.iter() if node.tag.endswith("circle") and node.get("r") == "9"]
     assert len(knees) == 2
+
+
+def test_the_title_stays_on_the_page_whatever_the_names() -> None:
+    long = "llama-70b-a-rather-long-deployment-name"
+    named = [run_of(curve(piecewise(64)), name=name) for name in (long, "llama-70b", "llama-8b")]
+    what = ": throughput and latency by concurrency"
+    first = words_of(ET.fromstring(plot(named)))[0]  # noqa: S314 - our own text
+    assert first == "3 deployments" + what
+    alone = words_of(ET.fromstring(plot(named[:1])))[0]  # noqa: S314 - our own text
+    assert alone.startswith("llama-70b-a-")
+    assert alone.endswith(what)
+    assert text_width(alone, 18, bold=True) <= 860 - 84 - 28
+    assert words_of(ET.fromstring(plot(named[1:])))[0] == "llama-70b, llama-8b" + what  # noqa: S314
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e5)), min_size=1, max_size=16))

@@ -11,7 +11,16 @@ from shardwright.api.spec import WeightPrecision
 from shardwright.benchmark.advice import curve_of, knee_of
 from shardwright.benchmark.knee import Curve
 from shardwright.benchmark.results import Point, Run
-from shardwright.picture.drawing import SVG, element, line, rect, shortened, text, tooltip
+from shardwright.picture.drawing import (
+    SVG,
+    element,
+    line,
+    rect,
+    shortened,
+    text,
+    text_width,
+    tooltip,
+)
 
 # Okabe and Ito's colours, told apart by the colour-blind too (2008, jfly.uni-koeln.de/color); each
 # run has a marker of its own besides.
@@ -65,7 +74,7 @@ def plot(runs: Sequence[Run]) -> str:
     element(root, "style").text = _STYLE
     rect(root, "b-page", (0, 0, _WIDTH, height))
     room = _WIDTH - _LEFT - _RIGHT
-    text(root, "b-ink b-bold", (_LEFT, 30), shortened(_title(runs), room, _TITLE), size=_TITLE)
+    text(root, "b-ink b-bold", (_LEFT, 30), _title(runs, room), size=_TITLE)
     lengths = sorted({(run.input_len, run.output_len) for run in runs})
     asked = ", ".join(f"{given} tokens in, {out} out" for given, out in lengths)
     text(root, "b-quiet", (_LEFT, 50), shortened(asked, room, _SIZE), size=_SIZE)
@@ -79,9 +88,16 @@ def plot(runs: Sequence[Run]) -> str:
     return ET.tostring(root, encoding="unicode", xml_declaration=False) + "\n"
 
 
-def _title(runs: Sequence[Run]) -> str:
-    names = dict.fromkeys(run.name for run in runs)
-    return f"{', '.join(names)}: throughput and latency by concurrency"
+def _title(runs: Sequence[Run], room: float = math.inf) -> str:
+    """What is measured of which deployments: by their number where their names find no room."""
+    names = tuple(dict.fromkeys(run.name for run in runs))
+    what = ": throughput and latency by concurrency"
+    whole = ", ".join(names) + what
+    if text_width(whole, _TITLE, bold=True) <= room:
+        return whole
+    if len(names) > 1:
+        return f"{len(names)} deployments{what}"
+    return shortened(names[0], room - text_width(what, _TITLE, bold=True), _TITLE, bold=True) + what
 
 
 def legend(run: Run) -> str:
