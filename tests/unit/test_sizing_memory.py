@@ -14,6 +14,7 @@ from shardwright.sizing.extras import lora_bytes
 from shardwright.sizing.gpus import gpu_class, gpu_memory
 from shardwright.sizing.kv_cache import Pooling, stage_caches
 from shardwright.sizing.memory import plan_memory
+from shardwright.sizing.memory_rules import held_words
 from shardwright.sizing.model import Attention, AttentionKind, FeedForward, Layer, Model
 from shardwright.sizing.partition import Remainder, layers_of_stages
 from shardwright.sizing.question import GIB
@@ -338,6 +339,8 @@ class TestExtras:
         assert drafted.stages[0] == alone.stages[0]
         assert drafted.stages[1].draft == stage_weights(small, None, Shape(4), FIRST)[0]
         assert drafted.kv_tokens < alone.kv_tokens
+        assert held_words(alone.stages[1]) == "weights 16.5"
+        assert held_words(drafted.stages[1]) == "weights 16.5, draft 0.6"
 
 
 class TestRuntimes:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shardwright.cli import wording
+from shardwright.sizing.memory_rules import held_words
 from shardwright.sizing.result import Rejection
 
 _BEST = float("inf")
@@ -128,10 +129,9 @@ def numbers(rejection: Rejection) -> str:
         )
     if rejection.memory is not None:
         tight = min(rejection.memory.stages, key=lambda stage: stage.kv_pool)
-        held = tight.weights + tight.activation + tight.runtime + tight.lora + tight.draft
         return (
-            f"{wording.gib(held)} of {wording.gib(tight.total)} GiB a GPU before any KV cache, "
-            f"weights {wording.gib(tight.weights)}"
+            f"{wording.gib(tight.before_cache)} of {wording.gib(tight.total)} GiB a GPU before any "
+            f"KV cache, {held_words(tight)}"
         )
     return ""
 

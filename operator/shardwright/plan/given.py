@@ -28,6 +28,7 @@ from shardwright.runtimes.registry import runtime
 from shardwright.sizing.blocks import block_refusal
 from shardwright.sizing.constants import constants_of
 from shardwright.sizing.memory import tight
+from shardwright.sizing.memory_rules import held_words
 from shardwright.sizing.model import Model
 from shardwright.sizing.question import GIB
 from shardwright.sizing.shape import MemoryPlan, Shape
@@ -94,10 +95,9 @@ def does_not_fit(spec: LLMDeploymentSpec, plan: MemoryPlan) -> str:
     if plan.concurrency >= 1:
         return ""
     worst = min(plan.stages, key=lambda stage: stage.kv_pool)
-    used = worst.weights + worst.lora + worst.draft + worst.activation + worst.runtime
     return (
-        f"{_split(spec)}: stage {worst.stage} needs {used / GIB:.1f} GiB of a GPU's "
-        f"{worst.total / GIB:.1f} GiB (weights {worst.weights / GIB:.1f}) before any KV cache, and "
+        f"{_split(spec)}: stage {worst.stage} needs {worst.before_cache / GIB:.1f} GiB of a "
+        f"GPU's {worst.total / GIB:.1f} GiB ({held_words(worst)}) before any KV cache, and "
         f"{max(0, worst.kv_pool) / GIB:.1f} GiB hold {max(0, plan.kv_tokens)} tokens, fewer than "
         f"one sequence of maxSeqLen {spec.engine.limits.max_seq_len}; use more GPUs (tensor, "
         f"pipeline), fewer bits (quantization){_shorter(plan)}, or leave parallelism out to "

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from shardwright.runtimes.base import Refusal
 from shardwright.sizing.question import GIB
 from shardwright.sizing.rules import Subject
-from shardwright.sizing.shape import MemoryPlan
+from shardwright.sizing.shape import MemoryPlan, StageMemory
 from shardwright.words import counted
 
 # KV cache that must be left of a GPU's memory. With 2 % left, two GPUs in place of one gave 3.9
@@ -20,16 +20,21 @@ HEADROOM = 0.1
 _UNBALANCED = 1.5
 
 
+def held_words(stage: StageMemory) -> str:
+    """What a spec chose of a stage's memory, in GiB: weights, a draft's weights, adapter slots."""
+    parts = (("weights", stage.weights), ("draft", stage.draft), ("adapters", stage.lora))
+    return ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts if size)
+
+
 def fits(subject: Subject, memory: MemoryPlan) -> Refusal | None:
     """Weights, activations and buffers must leave something on every GPU."""
     worst = min(memory.stages, key=lambda stage: stage.kv_pool)
     if worst.kv_pool > 0:
         return None
-    held = worst.weights + worst.activation + worst.runtime + worst.lora + worst.draft
     return Refusal(
         "DoesNotFit",
-        f"stage {worst.stage} needs {held / GIB:.1f} GiB a GPU (weights "
-        f"{worst.weights / GIB:.1f}) before any KV cache; {subject.pool.product} has "
+        f"stage {worst.stage} needs {worst.before_cache / GIB:.1f} GiB a GPU "
+        f"({held_words(worst)}) before any KV cache; {subject.pool.product} has "
         f"{worst.total / GIB:.1f} GiB, of which the runtime may use "
         f"{subject.engine.memory_fraction:.0%}. Use more GPUs or fewer bits",
     )

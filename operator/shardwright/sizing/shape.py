@@ -131,10 +131,14 @@ class StageMemory:
     outside: int = 0
 
     @property
+    def before_cache(self) -> int:
+        """Bytes that the runtime's budget loses before any KV cache."""
+        return self.weights + self.lora + self.draft + self.activation + self.runtime
+
+    @property
     def left(self) -> int:
         """Bytes that nothing takes; negative when the GPU is promised more than it has."""
-        held = self.weights + self.lora + self.draft + self.activation + self.runtime
-        return self.total - held - max(0, self.kv_pool) - self.outside
+        return self.total - self.before_cache - max(0, self.kv_pool) - self.outside
 
 
 @dataclass(frozen=True, slots=True)
