@@ -328,6 +328,24 @@ def test_the_plot_names_axes_units_runs_and_the_knee() -> None:
     assert len(knees) == 2
 
 
+@pytest.mark.parametrize(("at", "last"), [(64, 512), (256, 512), (128, 256), (4, 512)])
+def test_the_word_at_the_knee_is_not_on_the_curve(at: int, last: int) -> None:
+    run = run_of([point for point in curve(piecewise(at)) if point[0] <= last])
+    root = ET.fromstring(plot([run]))  # noqa: S314 - our own text
+    (label,) = (node for node in root.iter() if (node.text or "").startswith("knee: "))
+    x, y = float(label.get("x", "")), float(label.get("y", ""))
+    wide = text_width(label.text or "", 13)
+    low, high = (x - wide, x) if label.get("text-anchor") == "end" else (x, x + wide)
+    drawn = next(node for node in root.iter() if node.tag.endswith("polyline"))
+    points = [tuple(map(float, pair.split(","))) for pair in drawn.get("points", "").split()]
+    for (left, before), (right, after) in pairwise(points):
+        for step in range(21):
+            along = left + (right - left) * step / 20
+            if low <= along <= high:
+                height = before + (after - before) * step / 20
+                assert not y - 10 <= height <= y + 3, "letters reach from 10 above to 3 below"
+
+
 def test_the_title_stays_on_the_page_whatever_the_names() -> None:
     long = "llama-70b-a-rather-long-deployment-name"
     named = [run_of(curve(piecewise(64)), name=name) for name in (long, "llama-70b", "llama-8b")]

@@ -160,7 +160,8 @@ def _label(root: ET.Element, at: tuple[float, float], found: Point, top: float) 
     x, y = at
     words = f"knee: {found.concurrency} at once"
     left = x > _WIDTH - 180
-    place = (x - 14 if left else x + 14, min(y + 24, top + _PANEL - 8))
+    # A curve comes from below on its knee's left, and goes on above it on its right.
+    place = (x - 14, y - 10) if left else (x + 14, min(y + 24, top + _PANEL - 8))
     text(root, "b-ink", place, words, size=_SIZE, anchor="end" if left else "start")
 
 
