@@ -860,6 +860,34 @@ def test_a_revision_that_cannot_be_read_is_not_measured(
     assert cluster.created == []
 
 
+TOO_LONG = (
+    "--input-len 8000 and --output-len 512 are 8512 tokens, and engine.limits.maxSeqLen of what "
+    "serves is 8192: ask for shorter ones"
+)
+PROMPT_TOO_LONG = (
+    "--input-len 5000 exceeds engine.limits.maxInputLen 4096 of what serves: ask for a shorter one"
+)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "lengths", "said"),
+    [
+        ("VLLM", ("8000", "512"), TOO_LONG),
+        ("TensorRTLLM", ("5000", "512"), PROMPT_TOO_LONG),
+        ("VLLM", ("7680", "512"), ""),
+        ("TensorRTLLM", ("4096", "4096"), ""),
+    ],
+)
+def test_lengths_beyond_the_limits_are_refused_before_anything_runs(
+    cluster: FakeCluster, tmp_path: Path, runtime: str, lengths: tuple[str, str], said: str
+) -> None:
+    version = {"VLLM": "0.33.0", "TensorRTLLM": "1.2.1"}[runtime]
+    cluster.data["spec"]["engine"] |= {"runtime": runtime, "version": version}
+    done = call(tmp_path / "run.json", "--input-len", lengths[0], "--output-len", lengths[1])
+    assert done.output.startswith(said)
+    assert (done.exit_code, len(cluster.created)) == ((1, 0) if said else (0, 1))
+
+
 @pytest.mark.parametrize(
     ("speculative", "length", "cost"),
     [

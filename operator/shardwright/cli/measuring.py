@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shardwright.api import names
+from shardwright.api.serving import EngineSpec, Runtime
 from shardwright.api.speculative import SpeculationMethod
 from shardwright.apply.client import Cluster
 from shardwright.apply.errors import ClusterError, NotFound
@@ -100,9 +101,10 @@ def sweep_of(resolved: Resolved, asked: Asked) -> Sweep:
     """What is to be measured of a revision.
 
     Raises:
-        JobError: Its runtime cannot be measured so.
+        JobError: Its runtime cannot be measured so, or its limits are below the lengths.
     """
     spec = resolved.spec
+    _fit(spec.engine, *asked.lengths)
     return Sweep(
         tool=tool_for(spec.engine.runtime.value, asked.tool, asked.image),
         image=asked.image,
@@ -113,6 +115,26 @@ def sweep_of(resolved: Resolved, asked: Asked) -> Sweep:
         draft_len=_draft_len(resolved),
         trust_code=spec.model.trust_remote_code,
     )
+
+
+def _fit(engine: EngineSpec, given: int, answered: int) -> None:
+    """Refuse lengths that the server would refuse of each request.
+
+    Raises:
+        JobError: They are beyond the engine's limits.
+    """
+    limits = engine.limits
+    if given + answered > limits.max_seq_len:
+        raise JobError(
+            f"--input-len {given} and --output-len {answered} are {given + answered} tokens, and "
+            f"engine.limits.maxSeqLen of what serves is {limits.max_seq_len}: ask for shorter ones"
+        )
+    # The others take any prompt that leaves room for a token of the answer.
+    if engine.runtime is Runtime.TENSORRT_LLM and given > limits.max_input_len:
+        raise JobError(
+            f"--input-len {given} exceeds engine.limits.maxInputLen {limits.max_input_len} of what "
+            "serves: ask for a shorter one"
+        )
 
 
 def run_of(resolved: Resolved, served: ServeRequest, asked: Asked) -> Run:
