@@ -18,6 +18,7 @@ from shardwright.api.spec import Backend, LLMDeploymentSpec, Runtime, WeightPrec
 from shardwright.plan.warned import told
 from shardwright.runner.contract import ModelFacts
 from shardwright.runtimes import registry
+from shardwright_sandbox.player import models
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 CLAIM = FOLDER / "storage.yaml"
@@ -291,3 +292,16 @@ def test_one_is_as_textbooks_give_it_and_is_warned_about() -> None:
     assert "--quantization" not in argv
     (warning,) = told(resolved)
     assert warning.startswith("warning: model.trustRemoteCode true executes Python")
+
+
+def test_the_sandbox_can_fetch_every_example() -> None:
+    for path in (*FILES, PLANNED):
+        spec = yaml.safe_load(path.read_text())["spec"]
+        drafts = spec.get("speculative", {}).get("model")
+        for model in (spec["model"], *([drafts] if drafts else [])):
+            found = models.find(model["uri"])
+            assert found is not None, f"{path.name}: {model['uri']} is not in sandbox/models"
+            published = MODELS.get(model["uri"].removeprefix("hf://").partition("@")[0])
+            if published is not None:
+                assert found.bytes == pytest.approx(published.facts.bytes, rel=0.02)
+                assert bool(models.facts(found).quantization) is bool(published.facts.quantization)

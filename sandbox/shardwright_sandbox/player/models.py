@@ -1,23 +1,24 @@
 """Models that the player can fetch: their facts, not their weights."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from shardwright.runner.config_keys import kept_config, pack_config
 from shardwright.runner.contract import ModelFacts
+from shardwright.runner.facts import facts_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "models"
 
 
 @dataclass(frozen=True)
 class Model:
-    """One model: its config.json, and how many bytes its weights would have."""
+    """One model: its config.json, how many bytes its weights would have, hf_quant_config.json."""
 
     config: dict[str, Any]
     bytes: int
+    modelopt: dict[str, Any] = field(default_factory=dict)
 
 
 @cache
@@ -26,7 +27,9 @@ def _table() -> dict[str, Model]:
     for path in sorted(FOLDER.glob("*.json")):
         content = json.loads(path.read_text())
         for name in content["ids"]:
-            models[name.lower()] = Model(content["config"], int(content["bytes"]))
+            models[name.lower()] = Model(
+                content["config"], int(content["bytes"]), content.get("hf_quant_config", {})
+            )
     return models
 
 
@@ -44,22 +47,4 @@ def find(uri: str) -> Model | None:
 
 def facts(model: Model) -> ModelFacts:
     """What the fetch reports of this model."""
-    config = model.config
-    heads = int(config["num_attention_heads"])
-    quantization = config.get("quantization_config") or {}
-    return ModelFacts(
-        architecture=str(config["architectures"][0]),
-        model_type=str(config["model_type"]),
-        layers=int(config["num_hidden_layers"]),
-        hidden_size=int(config["hidden_size"]),
-        heads=heads,
-        kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
-        vocab_size=int(config["vocab_size"]),
-        max_positions=int(config["max_position_embeddings"]),
-        dtype=str(config.get("torch_dtype", "bfloat16")),
-        quantization=str(quantization.get("quant_method", "")),
-        experts=int(config.get("num_local_experts") or config.get("num_experts") or 0),
-        bytes=model.bytes,
-        config=pack_config(kept_config(config, {})),
-    )
+    return facts_of(model.config, model.modelopt, model.bytes)

@@ -245,6 +245,8 @@ def _write_model(
             f"{request.source}: no such model in the sandbox's table (sandbox/models/*.json)",
         )
     write_json(work / "config.json", model.config)
+    if model.modelopt:
+        write_json(work / "hf_quant_config.json", model.modelopt)
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         write_json(work / name, {"sandbox": request.key})
     write_weights(work, request.key)
@@ -260,7 +262,10 @@ def _write_adapter(request: StepRequest, work: Path) -> AdapterFacts:
     rank = re.search(r"-r(\d{1,4})(?:@.*)?$", request.source)
     if rank is None:
         raise StepFailedError(
-            PERMANENT, REASON_MODEL_NOT_FOUND, f"{request.source}: the name tells no rank, as -r16"
+            PERMANENT,
+            REASON_MODEL_NOT_FOUND,
+            f"{request.source}: simulated nodes read "
+            "an adapter's rank from the end of its name, as in hf://acme/legal-r16; this has none",
         )
     write_json(work / "adapter_config.json", {"r": int(rank[1])})
     write_small(work / "adapter_model.safetensors", request.key)
