@@ -389,6 +389,13 @@ def test_status_counts_the_leaders_that_have_each_adapter() -> None:
     waiting = status(found)
     assert {item.loaded_on for item in waiting.adapters} == {"0 of 1"}
     assert condition(waiting).reason == "AdaptersLoading"
+    assert condition(waiting).message == (
+        "2 of 2 adapters not loaded everywhere: legal: loaded on 0 of 1 leaders; poems: loaded on "
+        "0 of 1 leaders; 1 of 1 leaders have not told yet what they have loaded: the operator asks "
+        "them at port 8091 of their pods"
+    )
+    one = condition(status(heard(found, loaded=("legal",))))
+    assert one.message == "1 of 2 adapters not loaded everywhere: poems: loaded on 0 of 1 leaders"
     done = status(heard(found))
     assert {item.loaded_on for item in done.adapters} == {"1 of 1"}
     assert (condition(done).status, condition(done).reason) == ("True", "AdaptersLoaded")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardwright.api.names import LABEL_REVISION
+from shardwright.api.names import LABEL_REVISION, PORT_RUNNER
 from shardwright.api.status import AdapterStatus, ConditionStatus
 from shardwright.observe.world import PodView
 from shardwright.plan.adapter_states import AdapterState, Loaded, Reader, loaded
@@ -97,28 +97,39 @@ def adapters_ready(situation: Situation, findings: Findings) -> Verdict | None:
     if findings.adapters.told not in findings.adapters.by_revision:
         return Verdict("Unknown", "NotAccepted", "adapters wait for the spec and its model")
     found = _loaded(situation, findings)
-    for state, reason in (
-        (AdapterState.INVALID, "AdapterInvalid"),
-        (AdapterState.FAILED, "AdapterFailed"),
-        (AdapterState.FETCHING, "FetchingAdapters"),
+    for state, reason, what in (
+        (AdapterState.INVALID, "AdapterInvalid", "cannot be served"),
+        (AdapterState.FAILED, "AdapterFailed", "failed"),
+        (AdapterState.FETCHING, "FetchingAdapters", "being fetched"),
     ):
         those = [one for one in found if one.state is state]
         if those:
-            return Verdict("False", reason, _words(those, len(found)))
+            return Verdict("False", reason, _words(those, len(found), what))
     leaders = len(_ready(findings))
     if not leaders:
         return Verdict("Unknown", "NothingServes", f"{len(found)} adapters; no replica serves yet")
     loading = [one for one in found if not one.everywhere]
     if loading:
-        return Verdict("False", "AdaptersLoading", _words(loading, len(found)))
+        words = _words(loading, len(found), "not loaded everywhere")
+        return Verdict("False", "AdaptersLoading", words + _silence(loading[0]))
     return Verdict("True", "AdaptersLoaded", f"{len(found)} adapters on {leaders} leaders")
 
 
-def _words(those: list[Loaded], total: int) -> str:
+def _words(those: list[Loaded], total: int, what: str) -> str:
     told = [f"{one.found.name}: {_message(one) or _on(one)}" for one in those[:_TOLD]]
     more = f" and {len(those) - _TOLD} more" if len(those) > _TOLD else ""
-    return f"{len(those)} of {total} adapters: {'; '.join(told)}{more}"
+    return f"{len(those)} of {total} adapters {what}: {'; '.join(told)}{more}"
 
 
 def _on(one: Loaded) -> str:
     return f"loaded on {one.count} of {one.leaders} leaders"
+
+
+def _silence(one: Loaded) -> str:
+    """That leaders have not answered: nothing would tell it from a server that is slow."""
+    if not one.silent:
+        return ""
+    return (
+        f"; {one.silent} of {one.leaders} leaders have not told yet what they have loaded: the "
+        f"operator asks them at port {PORT_RUNNER} of their pods"
+    )

@@ -101,13 +101,15 @@ class Reader:
 class Loaded:
     """An adapter as the leaders have it: loaded on `count` of `leaders`.
 
-    `left_out` has what the replicas of other revisions say against it, by revision.
+    So many of the leaders are `silent`: nothing is known of what they have loaded. `left_out` has
+    what the replicas of other revisions say against it, by revision.
     """
 
     found: Found
     count: int
     leaders: int
     trouble: str = ""
+    silent: int = 0
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -149,6 +151,7 @@ def loaded(
                 count,
                 len(readers),
                 failed[0] if failed else "",
+                sum(bool(one.digest) for one in readers) - len(told),
                 {name: words for name, words in left_out.items() if words},
             )
         )
