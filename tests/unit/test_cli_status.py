@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from shardwright.api.status import BenchmarkStatus, Condition, LLMDeploymentStatus
-from shardwright.cli.status import benchmark_line, turns
+from shardwright.cli.status import _table, benchmark_line, turns
+from shardwright.observe.projections import deployment_view
+
+BODY = {"metadata": {"namespace": "llm", "name": "m", "uid": "u", "generation": 3}}
 
 
 def state(*conditions: tuple[str, str, str, str]) -> LLMDeploymentStatus:
@@ -120,3 +124,62 @@ def test_a_benchmark_that_cannot_be_read_is_passed_over_and_stops_nothing(told: 
     found = LLMDeploymentStatus.model_validate({"replicas": 3, "benchmark": told})
     assert found.benchmark is None
     assert found.replicas == 3
+
+
+def table(status: dict[str, object], **spec: object) -> str:
+    view = replace(deployment_view(BODY), spec=spec)
+    written = io.StringIO()
+    _table(
+        Console(file=written, width=100, no_color=True),
+        view,
+        LLMDeploymentStatus.model_validate(status),
+    )
+    return written.getvalue()
+
+
+def condition(kind: str, message: str) -> dict[str, str]:
+    at = "2026-01-01T00:00:00Z"
+    return {
+        "type": kind,
+        "status": "False",
+        "reason": "ModelNotFound",
+        "message": message,
+        "lastTransitionTime": at,
+    }
+
+
+def test_the_table_counts_what_was_asked_for_and_says_nothing_twice() -> None:
+    lacking = "hf://a/b: no [such] model"
+    found = table({"conditions": [condition("ModelReady", lacking), condition("Ready", lacking)]})
+    assert "llm/m  generation 3, observed -1  ready 0 of 1" in found
+    assert found.count(lacking) == 1
+    assert "as ModelReady" in found
+    assert "incarnation" not in found, "there is no replica to list"
+    assert "ready 0 of 4" in table({}, replicas=4)
+    assert "ready 0 of 0" in table({}, replicas=0)
+
+
+def test_the_table_tells_what_serves_what_comes_and_every_adapter() -> None:
+    found = table(
+        {
+            "engine": {
+                "serving": {"key": "aa", "revision": "m-1"},
+                "next": {
+                    "key": "bb",
+                    "revision": "m-2",
+                    "step": "Building",
+                    "reason": "engine.limits.maxBatchSize 128 → 96",
+                },
+            },
+            "adapters": [
+                {"name": "legal", "state": "Ready", "loadedOn": "2 of 2"},
+                {"name": "big", "state": "Invalid", "loadedOn": "0 of 2", "message": "its rank 64"},
+            ],
+        }
+    )
+    assert found.splitlines()[-4:] == [
+        "serves: aa, revision m-1",
+        "comes: bb, revision m-2 (Building, for engine.limits.maxBatchSize 128 → 96)",
+        "adapter legal: Ready, loaded on 2 of 2 leaders",
+        "adapter big: Invalid, loaded on 0 of 2 leaders: its rank 64",
+    ]

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from shardwright.api.settings import Settings
+from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.api.status import BenchmarkStatus, LLMDeploymentStatus
 from shardwright.apply.client import connect
 from shardwright.apply.errors import ClusterError
@@ -121,14 +122,55 @@ def turns(state: LLMDeploymentStatus, shown: set[tuple[str, str, str, str]]) -> 
 
 
 def _table(console: Console, view: DeploymentView, state: LLMDeploymentStatus) -> None:
+    asked = view.spec.get("replicas", LLMDeploymentSpec.model_fields["replicas"].default)
     console.print(
         f"{view.namespace}/{view.name}  generation {view.generation}, observed "
-        f"{state.observed_generation}  ready {state.ready_replicas} of {state.replicas}"
+        f"{state.observed_generation}  ready {state.ready_replicas} of {asked}",
+        highlight=False,
     )
     conditions = Table("condition", "status", "reason", _whole("message"))
+    told: dict[str, str] = {}
     for item in state.conditions:
-        conditions.add_row(item.type, item.status, item.reason, item.message)
+        first = told.setdefault(item.message, item.type)
+        words = escape(item.message) if first == item.type else f"[dim]as {first}[/dim]"
+        conditions.add_row(item.type, item.status, item.reason, words)
     console.print(conditions)
+    for line in engine_lines(state):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if state.groups:
+        console.print(_groups(state))
+    for adapter in state.adapters:
+        said = f": {adapter.message}" if adapter.message else ""
+        console.print(
+            f"adapter {adapter.name}: {adapter.state}, loaded on {adapter.loaded_on} leaders{said}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    if state.benchmark is not None:
+        console.print(benchmark_line(state.benchmark, _serving(state)), markup=False)
+    for one in state.advice:
+        console.print(
+            f"{one.reason} ({one.since} to {one.until}): {one.message}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def engine_lines(state: LLMDeploymentStatus) -> Iterable[str]:
+    """What serves, and what comes in its place and why: a line each, none of what is not there."""
+    if state.engine is None:
+        return
+    now, coming = state.engine.serving, state.engine.next
+    if now.revision:
+        yield f"serves: {now.key}, revision {now.revision}"
+    if coming is not None:
+        why = f", for {coming.reason}" if coming.reason else ""
+        yield f"comes: {coming.key}, revision {coming.revision} ({coming.step}{why})"
+
+
+def _groups(state: LLMDeploymentStatus) -> Table:
     groups = Table(
         *("replica", "incarnation", _whole("revision"), "role", "state", "restarts"),
         _whole("nodes"),
@@ -143,16 +185,7 @@ def _table(console: Console, view: DeploymentView, state: LLMDeploymentStatus) -
             str(group.restarts),
             ", ".join(group.nodes),
         )
-    console.print(groups)
-    if state.benchmark is not None:
-        console.print(benchmark_line(state.benchmark, _serving(state)), markup=False)
-    for one in state.advice:
-        console.print(
-            f"{one.reason} ({one.since} to {one.until}): {one.message}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+    return groups
 
 
 def _serving(state: LLMDeploymentStatus) -> str:
