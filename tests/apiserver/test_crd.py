@@ -253,6 +253,39 @@ REFUSED = [
         {"task": "mmlu", "minScore": 60, "baseline": 68},
         ["spec.quantization.accuracy.baseline", "maxDrop and maxRise alone"],
     ),
+    (
+        "quantization.accuracy",
+        {"task": "mmlu", "maxDrop": 1, "baseline": 1000},
+        [
+            "spec.quantization.accuracy.baseline",
+            "baseline 1000 is no score of task mmlu, which is per cent: give 0 to 100",
+        ],
+    ),
+    (
+        "quantization.accuracy",
+        {"task": "gsm8k", "maxDrop": 0.5, "baseline": "100.01"},
+        [
+            "spec.quantization.accuracy.baseline",
+            "baseline 100.01 is no score of task gsm8k, which is per cent: give 0 to 100",
+        ],
+    ),
+    (
+        "quantization.accuracy",
+        {"task": "mmlu", "maxDrop": 1, "baseline": "0.682"},
+        [
+            "spec.quantization.accuracy.maxDrop",
+            "maxDrop 1 is not less than baseline 0.682, so that a score of 0 would pass",
+            "lower maxDrop, or give the baseline in per cent",
+        ],
+    ),
+    (
+        "quantization.accuracy",
+        {"task": "perplexity", "dataset": "a.txt", "maxRise": 0.5, "baseline": "0.9"},
+        [
+            "spec.quantization.accuracy.baseline",
+            "baseline 0.9 is no perplexity, which is 1 or more",
+        ],
+    ),
     ("model.secretRef", {}, ["spec.model.secretRef.name: Required value"]),
     ("storage", {}, ["spec.storage.claimName: Required value"]),
     ("pod.resources.cpu", 0, ["spec.pod.resources.cpu", "0 must be greater than 0"]),
@@ -297,6 +330,23 @@ def test_refusal_names_field_value_and_limit(
     message = cluster.refusal(manifest(put(MINIMAL_SPEC, path, value)))
     for words in said:
         assert words in message
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        {"task": "mmlu", "maxDrop": 1, "baseline": 100},
+        {"task": "cnn_dailymail", "maxDrop": 1.5, "baseline": "100.0"},
+        {"task": "gsm8k", "maxDrop": 100, "baseline": "Measure"},
+        {"task": "mmlu", "minScore": 100},
+        {"task": "perplexity", "dataset": "a.txt", "maxRise": 1, "baseline": 1},
+        {"task": "perplexity", "dataset": "a.txt", "maxRise": 1, "baseline": "999999.999999"},
+        {"task": "perplexity", "dataset": "a.txt", "maxPerplexity": 9},
+    ],
+)
+def test_what_the_unit_of_a_task_can_have_is_taken(cluster: Cluster, gate: dict[str, Any]) -> None:
+    made = cluster.create(manifest(put(MINIMAL_SPEC, "quantization.accuracy", gate)))
+    assert made["spec"]["quantization"]["accuracy"] == {"baseline": "Measure", **gate}
 
 
 @pytest.mark.parametrize(

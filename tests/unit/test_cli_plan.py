@@ -348,6 +348,19 @@ WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
         {**BASE, "spec": {**BASE["spec"], "workload": {"users": 5}}},
         ("spec.workload.users",),
     ),
+    "a baseline in no unit": (
+        {
+            **BASE,
+            "spec": {
+                **BASE["spec"],
+                "quantization": {"accuracy": {"task": "mmlu", "maxDrop": 1, "baseline": 1000}},
+            },
+        },
+        (
+            "llmd.yaml: spec.quantization.accuracy",
+            "baseline 1000 is no score of task mmlu, which is per cent: give 0 to 100",
+        ),
+    ),
     "too long": (
         {**BASE, "spec": {**BASE["spec"], "workload": {"inputLen": 4000, "outputLen": 5000}}},
         ("llmd.yaml: spec: workload.inputLen + workload.outputLen exceed", "8192", "raise"),

@@ -51,6 +51,12 @@ from shardwright.runtimes.evaluation import Baseline
 from shardwright.runtimes.evaluation_ways import Way, refuse, way_of
 from shardwright.runtimes.registry import runtime
 
+PERPLEXITY: dict[str, Any] = {
+    "task": "perplexity",
+    "dataset": "a.txt",
+    "maxDrop": None,
+    "maxRise": 0.5,
+}
 MMLU: dict[str, Any] = {"task": "mmlu", "samples": 570, "dataset": "data/mmlu"}
 IMAGE = "registry.example.com/lm-eval:0.4.9.2"
 SETTINGS = specs.SETTINGS.model_copy(update={"evaluation_image": IMAGE})
@@ -131,11 +137,52 @@ def by_key(*records: Record) -> dict[tuple[str, str, str], Record]:
         ({"baseline": True}, "neither Measure nor a score"),
         ({"maxDrop": -1.0}, "greater than or equal"),
         ({"task": "hellaswag"}, "mmlu"),
+        (
+            {"baseline": 1000},
+            "baseline 1000 is no score of task mmlu, which is per cent: give 0 to 100",
+        ),
+        (
+            {"task": "cnn_dailymail", "baseline": "100.01"},
+            "baseline 100.01 is no score of task cnn_dailymail, which is per cent: give 0 to 100",
+        ),
+        (
+            {"baseline": "0.682"},
+            "maxDrop 1 is not less than baseline 0.682, so that a score of 0 would pass: lower",
+        ),
+        (
+            {"task": "gsm8k", "baseline": 40, "maxDrop": 40},
+            "baseline 40, so that .* lower maxDrop, or give the baseline in per cent, not as a",
+        ),
+        (
+            {**PERPLEXITY, "baseline": "0.9"},
+            "baseline 0.9 is no perplexity, which is 1 or more",
+        ),
+        ({**PERPLEXITY, "baseline": 0}, "baseline 0 is no perplexity, which is 1 or more"),
     ],
 )
 def test_a_gate_that_says_nothing_clear_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         gate(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"baseline": 100},
+        {"baseline": "100.0"},
+        {"baseline": "1.5"},
+        {"baseline": "Measure", "maxDrop": 100},
+        {"maxDrop": None, "minScore": 100},
+        {"maxDrop": None, "minScore": 0},
+        {**PERPLEXITY, "baseline": 1},
+        {**PERPLEXITY, "baseline": "999999.999999"},
+        {**PERPLEXITY, "baseline": "Measure"},
+    ],
+)
+def test_what_the_unit_of_a_task_can_have_is_taken(changes: dict[str, Any]) -> None:
+    read = gate(**changes).model_dump(mode="json", by_alias=True, exclude_none=True)
+    asked = {"task": "mmlu", "maxDrop": 1.0, "baseline": "Measure", **changes}
+    assert read == {name: value for name, value in asked.items() if value is not None}
 
 
 @pytest.mark.parametrize(("given_", "is_"), [("Measure", None), ("68.2", 68.2), (68, 68.0)])

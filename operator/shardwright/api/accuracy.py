@@ -71,6 +71,16 @@ _RIGHT_LIMIT = (
 _NO_BASELINE = (
     "baseline is looked at by maxDrop and maxRise alone: leave it out, or use one of them"
 )
+_NO_PER_CENT = "baseline must be a score in per cent, 0 to 100; only a perplexity may be more"
+_NO_PERPLEXITY = "baseline must be a perplexity, which is 1 or more"
+_PASSES_ALL = (
+    "so that a score of 0 would pass: lower maxDrop, or give the baseline in per cent, not as a "
+    "fraction"
+)
+_MEASURED = f"(type(self.baseline) == string && self.baseline == '{MEASURE}')"
+_BEST_SCORE = 100
+# That of a model which is sure of every word: e to the power of a loss of 0.
+_LEAST_PERPLEXITY = 1
 _TEXT_NEEDED = "task perplexity needs dataset: the path of a text file on the claim"
 
 
@@ -124,10 +134,31 @@ class Accuracy(Model):
         ),
         Rule("self.task != 'perplexity' || has(self.dataset)", _TEXT_NEEDED, field_path=".task"),
         Rule(
-            f"(type(self.baseline) == string && self.baseline == '{MEASURE}') || "
-            "has(self.maxDrop) || has(self.maxRise)",
+            f"{_MEASURED} || has(self.maxDrop) || has(self.maxRise)",
             _NO_BASELINE,
             field_path=".baseline",
+        ),
+        Rule(
+            f"self.task == 'perplexity' || {_MEASURED} || double(self.baseline) <= {_BEST_SCORE}.0",
+            _NO_PER_CENT,
+            message_expression="'baseline %s is no score of task %s, which is per cent: give 0 to "
+            f"{_BEST_SCORE}'.format([dyn(self.baseline), dyn(self.task)])",
+            field_path=".baseline",
+        ),
+        Rule(
+            f"self.task != 'perplexity' || {_MEASURED} || "
+            f"double(self.baseline) >= {_LEAST_PERPLEXITY}.0",
+            _NO_PERPLEXITY,
+            message_expression=f"'baseline %s is no perplexity, which is {_LEAST_PERPLEXITY} or "
+            "more'.format([self.baseline])",
+            field_path=".baseline",
+        ),
+        Rule(
+            f"!has(self.maxDrop) || {_MEASURED} || self.maxDrop < double(self.baseline)",
+            f"maxDrop is not less than baseline, {_PASSES_ALL}",
+            message_expression="'maxDrop %s is not less than baseline %s, "
+            f"{_PASSES_ALL}'.format([dyn(self.maxDrop), dyn(self.baseline)])",
+            field_path=".maxDrop",
         ),
         Rule(
             "!has(self.dataset) || !self.dataset.contains('..')",
@@ -150,7 +181,31 @@ class Accuracy(Model):
             raise ValueError("dataset must not contain '..': it is a path on the claim")
         if not self.relative and self.baseline != MEASURE:
             raise ValueError(_NO_BASELINE)
+        self._check_unit_of_baseline()
         return self
+
+    def _check_unit_of_baseline(self) -> None:
+        """A given baseline in the task's unit, and of use to the limit beside it."""
+        given = self.given_baseline
+        if given is None:
+            return
+        if self.task is Task.PERPLEXITY:
+            if given < _LEAST_PERPLEXITY:
+                raise ValueError(
+                    f"baseline {self.baseline} is no perplexity, which is {_LEAST_PERPLEXITY} or "
+                    "more"
+                )
+            return
+        if given > _BEST_SCORE:
+            raise ValueError(
+                f"baseline {self.baseline} is no score of task {self.task.value}, which is per "
+                f"cent: give 0 to {_BEST_SCORE}"
+            )
+        if self.max_drop is not None and self.max_drop >= given:
+            raise ValueError(
+                f"maxDrop {self.max_drop:g} is not less than baseline {self.baseline}, "
+                f"{_PASSES_ALL}"
+            )
 
     @property
     def relative(self) -> bool:
