@@ -455,10 +455,19 @@ class TestCommand:
         [
             ("[", ("no YAML",)),
             ([], ("symptoms and facts",)),
-            ({"symptoms": ["Slow"]}, ("symptoms.0", "Slow", "SlowSingleRequest")),
-            ({"facts": {"tp": 8}}, ("facts.tp",)),
-            ({"facts": {"tensor": 0}}, ("facts.tensor", "given: 0")),
-            ({"facts": {"compute": 9.0}}, ("facts.compute",)),
+            (
+                {"symptoms": ["Slow"]},
+                ('symptoms[0]: "Slow" is not known: write ', "SlowSingleRequest"),
+            ),
+            ({"facts": {"tp": 8}}, ("facts.tp: is no field: known here are tensor, ",)),
+            (
+                {"facts": {"tensor": 0}},
+                ("facts.tensor: 0 is less than 1: write a whole number of at least 1",),
+            ),
+            (
+                {"facts": {"compute": 9.0}},
+                ('facts.compute: 9.0 is a number, not a text: write it in quotes, "9.0"',),
+            ),
         ],
     )
     def test_a_wrong_description_is_exit_code_two_and_names_the_field(

@@ -319,18 +319,21 @@ WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
         ("apiVersion shardwright.dev/v2", "shardwright.dev/v1alpha1"),
     ),
     "no spec": ({**BASE, "spec": None}, ("spec: expected a map",)),
-    "no model": ({**BASE, "spec": {}}, ("spec.model", "Field required")),
+    "no model": (
+        {**BASE, "spec": {}},
+        ("llmd.yaml: spec.model: is missing: write a map with uri",),
+    ),
     "unknown field": (
         {**BASE, "spec": {**BASE["spec"], "tensor": 8}},
-        ("spec.tensor", "Extra inputs"),
+        ("llmd.yaml: spec.tensor: is no field here: write spec.parallelism.tensor",),
     ),
     "wrong number": (
         {**BASE, "spec": {**BASE["spec"], "parallelism": {"tensor": 0}}},
-        ("spec.parallelism.tensor", "greater than or equal to 1", "given: 0"),
+        ("spec.parallelism.tensor: 0 is less than 1: write a whole number from 1 to 1024",),
     ),
     "wrong expert": (
         {**BASE, "spec": {**BASE["spec"], "parallelism": {"expert": "two"}}},
-        ("spec.parallelism.expert", "valid integer", "given: two"),
+        ('spec.parallelism.expert: "two" is a text: write a whole number from 1 to 1024',),
     ),
     "unknown precision": (
         {**BASE, "spec": {**BASE["spec"], "quantization": {"weights": "FP7"}}},
@@ -342,11 +345,11 @@ WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "no load": (
         {**BASE, "spec": {**BASE["spec"], "workload": {"concurrency": 0}}},
-        ("spec.workload.concurrency", "greater than or equal to 1", "given: 0"),
+        ("spec.workload.concurrency: 0 is less than 1: write a whole number from 1 to 1048576",),
     ),
     "unknown load": (
         {**BASE, "spec": {**BASE["spec"], "workload": {"users": 5}}},
-        ("spec.workload.users",),
+        ("spec.workload.users: is no field: known here are objective, concurrency, inputLen",),
     ),
     "a baseline in no unit": (
         {
@@ -360,6 +363,22 @@ WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
             "llmd.yaml: spec.quantization.accuracy",
             "baseline 1000 is no score of task mmlu, which is per cent: give 0 to 100",
         ),
+    ),
+    "unknown field beside the spec": (
+        {**BASE, "sepc": {}},
+        ("llmd.yaml: sepc: is no field: did you mean spec?",),
+    ),
+    "a field of the spec beside it": (
+        {**BASE, "replicas": 2},
+        ("llmd.yaml: replicas: is no field here: write spec.replicas",),
+    ),
+    "metadata that is none": (
+        {**BASE, "metadata": "example"},
+        ('llmd.yaml: metadata: "example" is a text: write a map with name',),
+    ),
+    "a name that no pod can have": (
+        {**BASE, "metadata": {"name": "4llama"}},
+        ("llmd.yaml: metadata.name 4llama must start with a letter",),
     ),
     "too long": (
         {**BASE, "spec": {**BASE["spec"], "workload": {"inputLen": 4000, "outputLen": 5000}}},
@@ -395,12 +414,40 @@ class TestBadInput:
         for word in words:
             assert word in message
 
+    def test_all_that_is_wrong_is_told_at_once(self, folder: Folder) -> None:
+        spec = {"replica": 2, "parallelism": {"tensor": "8", "pipelines": 2}, "model": {}}
+        folder.manifest({**BASE, "spec": spec})
+        assert self.said(folder.ask()).splitlines() == [
+            (
+                "llmd.yaml: spec.model.uri: is missing: write a text of 1 to 512 characters "
+                "(hf://org/name@revision, pvc://claim/path, s3://bucket/prefix or "
+                "oci://registry/repository:tag)"
+            ),
+            (
+                "llmd.yaml: spec.parallelism.pipelines: is no field: did you mean "
+                "spec.parallelism.pipeline?"
+            ),
+            'llmd.yaml: spec.parallelism.tensor: "8" is a text: write it without quotes, 8',
+            "llmd.yaml: spec.replica: is no field: did you mean spec.replicas?",
+        ]
+        assert self.said(folder.ask(command="explain")) == self.said(folder.ask())
+
+    def test_a_name_may_be_left_out_and_what_a_server_wrote_is_no_matter(
+        self, folder: Folder
+    ) -> None:
+        for metadata in (None, {}, {"generateName": "llama-", "uid": "1"}):
+            folder.manifest({**BASE, "metadata": metadata, "status": {"anything": 1}})
+            assert folder.ask().exit_code == 0
+
     @pytest.mark.parametrize(
         ("text", "words"),
         [
             ("nodes: [", ("nodes.yaml", "no YAML")),
             ("[]", ("nodes.yaml", "kubectl get nodes -o yaml")),
-            ("nodes: [{product: NVIDIA-H100-80GB-HBM3, gpu: 8}]", ("nodes.0.gpu",)),
+            (
+                "nodes: [{product: NVIDIA-H100-80GB-HBM3, gpu: 8}]",
+                ("nodes[0].gpu: is no field: did you mean nodes[0].gpus?",),
+            ),
             ("nodes: [{product: NVIDIA-X1, gpus: 8}]", ("NVIDIA-X1",)),
             ("{kind: PodList, apiVersion: v1, items: [{metadata: {name: a}}]}", ("Pod",)),
             ("{kind: Node, apiVersion: v1, metadata: {}}", ("cannot be read", "name")),

@@ -159,8 +159,8 @@ def test_smallest_spec_needs_a_model_and_a_claim() -> None:
         ),
         ("pod.resources.cpu", 0, "quantity 0 must be at least 1"),
         ("pod.resources.cpu", "0.0", "quantity 0.0 must be greater than 0"),
-        ("pod.resources.cpu", 8.5, "a whole number or a string"),
-        ("pod.resources.cpu", True, "a whole number or a string"),
+        ("pod.resources.cpu", 8.5, "8.5 is no quantity: write a whole number, or a text in"),
+        ("pod.resources.cpu", True, "True is no quantity: write a whole number, or a text in"),
         ("pod.resources.memory", "64GB", "'64GB' is no quantity"),
     ],
 )

@@ -76,7 +76,12 @@ def _quantity(value: object) -> int | str:
             )
         return value
     if not isinstance(value, str):
-        raise PydanticCustomError("quantity", "a quantity is a whole number or a string")
+        raise PydanticCustomError(
+            "quantity",
+            "{value} is no quantity: write a whole number, or a text in quotes such as 8, 500m or "
+            "64Gi",
+            {"value": str(value)[:QUANTITY_LENGTH]},
+        )
     if len(value) > QUANTITY_LENGTH or not re.fullmatch(QUANTITY_PATTERN[1:-1], value):
         raise PydanticCustomError(
             "quantity",

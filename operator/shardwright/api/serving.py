@@ -70,7 +70,7 @@ URI = (
     r"|s3://[a-z0-9][a-z0-9.-]*/[A-Za-z0-9._/-]+"
     r"|oci://[A-Za-z0-9.:-]+/[A-Za-z0-9._/-]+([:@][A-Za-z0-9._:-]+)?)$"
 )
-_URI_FORMS = (
+URI_FORMS = (
     "write hf://org/name@revision, pvc://claim/path, s3://bucket/prefix or "
     "oci://registry/repository:tag"
 )
@@ -80,8 +80,8 @@ URI_LENGTH = 512
 URI_RULES: tuple[Rule, ...] = (
     Rule(
         f"self.uri.matches('{URI}')",
-        _URI_FORMS,
-        message_expression=f"'uri %s: {_URI_FORMS}'.format([self.uri])",
+        URI_FORMS,
+        message_expression=f"'uri %s: {URI_FORMS}'.format([self.uri])",
         field_path=".uri",
     ),
     Rule(
@@ -99,7 +99,7 @@ def check_uri(uri: str) -> None:
         ValueError: It has none, or leads out of its place.
     """
     if not re.fullmatch(URI[1:-1], uri):
-        raise ValueError(f"uri {uri}: {_URI_FORMS}")
+        raise ValueError(f"uri {uri}: {URI_FORMS}")
     if ".." in uri:
         raise ValueError(
             "uri must not contain '..': a path stays inside its claim, bucket or repository"

@@ -15,10 +15,12 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from shardwright.api.asked import AskedSpec
 from shardwright.api.settings import Settings
+from shardwright.api.status import LLMDeploymentStatus
 from shardwright.apply.errors import ClusterError
 from shardwright.cli import wording
-from shardwright.cli.reading import BadInputError, first_of, read_text
+from shardwright.cli.reading import BadInputError, faults, read_text
 from shardwright.diagnose.doctor import Diagnosis, diagnose
 from shardwright.diagnose.finding import Finding, Fit
 from shardwright.diagnose.live import observed_of
@@ -97,7 +99,7 @@ def described(text: str, source: str, told: list[Symptom]) -> Observed:
     try:
         observed = Observed.read(raw)
     except ValidationError as error:
-        raise BadInputError(f"{source}: {first_of(error)}") from error
+        raise BadInputError(faults(error, Observed, source)) from error
     return observed.model_copy(
         update={"symptoms": list(dict.fromkeys([*observed.symptoms, *told]))}
     )
@@ -113,7 +115,9 @@ async def _live(name: str, namespace: str, kubeconfig: str, told: list[Symptom])
     try:
         return observed_of(view, nodes, told)
     except ValidationError as error:
-        raise BadInputError(f"{namespace}/{name}: spec.{first_of(error)}") from error
+        part = LLMDeploymentStatus if error.title == LLMDeploymentStatus.__name__ else AskedSpec
+        root = "status" if part is LLMDeploymentStatus else "spec"
+        raise BadInputError(faults(error, part, f"{namespace}/{name}", root)) from error
 
 
 def show(console: Console, observed: Observed, diagnosis: Diagnosis) -> None:

@@ -7,7 +7,7 @@ Only `replicas` may be left out in earnest here: an API server fills in 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,9 @@ from pydantic import ValidationError
 
 from shardwright.api.asked import AskedSpec
 from shardwright.api.names import API_VERSION, KIND
+from shardwright.api.resource import LLMDeployment
 from shardwright.api.settings import Settings
-from shardwright.cli.reading import BadInputError, documents, first_of
+from shardwright.cli.reading import BadInputError, documents, faults
 from shardwright.plan.checks import engine_refuses, gate_refuses
 from shardwright.plan.drafts import draft_uri
 from shardwright.plan.question import engine_settings, limits_of, workload_of
@@ -30,6 +31,7 @@ _REQUIRED = {"storage": {"claimName": "any"}}
 _NAMED = "named"
 # Sizes are known of versions whose command line is not.
 _UNKNOWN_VERSION = "UnknownVersion"
+_UNNAMED = "unnamed"
 _OPEN = ("parallelism", "quantization", "gpu", "replicas")
 
 
@@ -77,12 +79,12 @@ def read_manifest(text: str, source: str, *, everything_open: bool = False) -> M
         raise BadInputError(f"{source}: spec: expected a map with at least model.uri")
     spec = {name: value for name, value in spec.items() if value is not None}
     kept = {name: value for name, value in spec.items() if name not in _OPEN}
+    whole = {**_named(body), "spec": {**_REQUIRED, **(kept if everything_open else spec)}}
     try:
-        asked = AskedSpec.read({**_REQUIRED, **(kept if everything_open else spec)})
+        read = LLMDeployment.read(whole)
     except ValidationError as error:
-        raise BadInputError(f"{source}: {first_of(error, 'spec')}") from error
-    metadata = body.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
+        raise BadInputError(faults(error, LLMDeployment, source)) from error
+    asked = read.spec
     left_out = "replicas" not in spec
     refusal = _refusal(asked)
     words = f"{refusal.reason}: {refusal.message}" if refusal is not None else ""
@@ -90,7 +92,7 @@ def read_manifest(text: str, source: str, *, everything_open: bool = False) -> M
     # As the operator: a deployment that is scaled to zero is planned for the one it may become.
     replicas = None if left_out or everything_open else max(1, asked.replicas)
     return Manifest(
-        name=str(name or "unnamed"),
+        name=read.metadata.name,
         uri=asked.model.uri,
         engine=engine_settings(asked.engine, asked.lora, asked.speculative),
         workload=workload_of(asked),
@@ -100,6 +102,19 @@ def read_manifest(text: str, source: str, *, everything_open: bool = False) -> M
         draft_uri=draft_uri(asked),
         refused="" if unknown else words,
     )
+
+
+def _named(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The object with a name: planning needs none, and one that an API server makes is not known.
+
+    Its status is left out: it is no part of the question.
+    """
+    metadata = body.get("metadata")
+    kept = {name: value for name, value in body.items() if name not in ("metadata", "status")}
+    if metadata is not None and not isinstance(metadata, dict):
+        return {**kept, "metadata": metadata}
+    given = {name: value for name, value in (metadata or {}).items() if value is not None}
+    return {**kept, "metadata": {"name": _UNNAMED, **given}}
 
 
 def _refusal(asked: AskedSpec) -> Refusal | None:

@@ -1,6 +1,6 @@
 """What planning commands are asked: a manifest, nodes, a model; a live cluster is `cluster`'s.
 
-Whatever is wrong is one `BadInputError` that names file, field, value and a fix.
+Whatever is wrong is one `BadInputError`, whose lines name file, field, value and a fix.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from shardwright.api.problems import problems
 from shardwright.api.settings import Settings
 from shardwright.observe.nodes import node_view
 from shardwright.observe.projections import pod_view
@@ -62,15 +63,9 @@ def read_text(path: Path) -> str:
         ) from error
 
 
-def first_of(error: ValidationError, root: str = "") -> str:
-    """What is wrong, the first of it, with its path below `root` and its value in one line."""
-    found = error.errors(include_url=False)[0]
-    path = ".".join([*([root] if root else []), *map(str, found["loc"])])
-    said = found["msg"].removeprefix("Value error, ")
-    more = "" if error.error_count() == 1 else f" (and {error.error_count() - 1} more)"
-    value = str(found["input"])
-    given = f" (given: {value[:80]})" if not isinstance(found["input"], dict | list) else ""
-    return f"{path}: {said}{given}{more}" if path else f"{said}{given}{more}"
+def faults(error: ValidationError, model: type[BaseModel], source: str, root: str = "") -> str:
+    """All that is wrong with what `source` gave to read as `model`, a line each."""
+    return "\n".join(f"{source}: {said}" for said in problems(error, model, root))
 
 
 def documents(text: str, source: str) -> list[Any]:

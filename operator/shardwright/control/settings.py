@@ -14,6 +14,7 @@ from typing import Any, Final
 import yaml
 from pydantic import ValidationError
 
+from shardwright.api.problems import problems
 from shardwright.api.settings import Settings
 
 CONFIG_VARIABLE: Final = "SHARDWRIGHT_CONFIG"
@@ -23,7 +24,6 @@ OVERRIDES: Final[Mapping[str, str]] = {
     "SHARDWRIGHT_LOG_FORMAT": "logFormat",
     "SHARDWRIGHT_HTTP_PORT": "httpPort",
 }
-_VALUE_LIMIT: Final = 80
 
 
 class SettingsError(ValueError):
@@ -72,18 +72,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _problems(error: ValidationError, where: str, origin: Mapping[str, str]) -> list[str]:
+    """What is wrong; of a value that a variable gave, with the variable for the file."""
     found = []
-    for problem in error.errors():
-        field = ".".join(str(part) for part in problem["loc"]) or "(root)"
-        source = origin.get(field, where)
-        if problem["type"] == "extra_forbidden":
-            found.append(f"{source}: {field} is not a setting; remove it or correct its name")
-            continue
-        value = repr(problem["input"])
-        if len(value) > _VALUE_LIMIT:
-            value = value[:_VALUE_LIMIT] + "…"
-        words = problem["msg"]
-        found.append(f"{source}: {field} is {value}: {words[:1].lower()}{words[1:]}")
+    for said in problems(error, Settings):
+        source = next((name for field, name in origin.items() if said.startswith(f"{field}:")), "")
+        found.append(f"{source or where}: {said}")
     return found
 
 

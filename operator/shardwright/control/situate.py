@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from shardwright.api.asked import AskedSpec
 from shardwright.api.engines import leaves_version_open
+from shardwright.api.problems import problems
 from shardwright.api.settings import Settings
 from shardwright.api.spec import CommonSpec
 from shardwright.api.status import LLMDeploymentStatus
@@ -247,11 +248,7 @@ def parse_spec(raw: Mapping[str, object]) -> tuple[AskedSpec | None, str]:
     try:
         return AskedSpec.read(raw), ""
     except ValidationError as error:
-        told = [
-            f"spec.{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
-            f" (given: {str(item['input'])[:80]})"
-            for item in error.errors(include_url=False)
-        ]
+        told = problems(error, AskedSpec, "spec")
         more = f" and {len(told) - 3} more" if len(told) > 3 else ""  # noqa: PLR2004
         return None, "; ".join(told[:3]) + more
 

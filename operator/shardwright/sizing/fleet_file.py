@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from shardwright.api.model import Model
+from shardwright.api.problems import problems
 from shardwright.observe.products import base_product, nvlink_prior
 from shardwright.sizing.fleet_nodes import ASSUMED_RDMA_GBPS, memory_of, named
 from shardwright.sizing.hardware import UnknownHardwareError, hardware
 from shardwright.sizing.question import ASSUMED_FABRIC, GIB, Fabric, FabricKind, Fleet, NodeGroup
-
-_SHOWN = 80
 
 
 class FleetError(ValueError):
@@ -94,7 +92,8 @@ def fleet_of_yaml(text: str) -> Fleet:
     try:
         entries = FleetFile.read(raw).nodes
     except ValidationError as error:
-        raise FleetError(f"nodes file: {_first(error)}") from error
+        said = "; ".join(problems(error, FleetFile))
+        raise FleetError(f"nodes file: {said}") from error
     return Fleet(named([_entry_group(entry) for entry in entries]), host_bytes=_host_bytes(entries))
 
 
@@ -110,16 +109,6 @@ def _host_bytes(entries: Sequence[NodeEntry]) -> tuple[tuple[str, int], ...]:
         if None not in sizes
     }
     return tuple(sorted((product, int(size * GIB)) for product, size in known.items()))
-
-
-def _first(error: ValidationError) -> str:
-    detail: Any = error.errors(include_url=False)[0]
-    path = ".".join(str(part) for part in detail["loc"])
-    if not path:
-        return str(detail["msg"])
-    nested = isinstance(detail["input"], dict | list)
-    given = "" if nested else f" (given: {str(detail['input'])[:_SHOWN]})"
-    return f"{path}: {detail['msg']}{given}"
 
 
 def _entry_group(entry: NodeEntry) -> NodeGroup:
