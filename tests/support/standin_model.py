@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 from collections.abc import Sequence
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.standin import running
+
+from shardwright.runner.steps import perplexity
 
 STANDIN = running.REPOSITORY / "sandbox" / "standin"
 ANSWER_TOKENS = 12
@@ -40,6 +43,19 @@ def answer(prompt):
 
 
 print(json.dumps({prompt: answer(prompt) for prompt in prompts}))
+"""
+
+_LIKELIHOOD = """\
+import json, sys
+from pathlib import Path
+from shardwright_standin.model import geometry, likelihood, make, network, shards, tokenizer
+from shardwright_standin.trtllm import quantization
+
+folder, qformat, texts = Path(sys.argv[1]), sys.argv[2], json.load(sys.stdin)
+shape, place = geometry.read(folder), shards.Place(0, 1, 1)
+weights = quantization.apply(make.read(folder), qformat, 128)
+whole = network.Shard.load(shape, place, shards.cut(weights, shape, place))
+print(json.dumps([likelihood.log_probabilities(whole, tokenizer.encode(text)) for text in texts]))
 """
 
 # AutoAWQ's form as Llama 3.1 70B is published in it
@@ -149,7 +165,41 @@ def unsharded(
     return answers
 
 
-def _run(*words: str) -> str:
+def unsharded_log_probabilities(
+    folder: Path, texts: Sequence[str], qformat: str = "full_prec"
+) -> list[list[float]]:
+    """Of each text, the log probability of each token but the first, by the whole model.
+
+    It is given one token at a time, so nothing of how a server takes a prompt in is in it. The
+    model is rounded first as `quantize.py --qformat` rounds it.
+    """
+    told = _run("-c", _LIKELIHOOD, str(folder), qformat, given=json.dumps(list(texts)))
+    found: list[list[float]] = json.loads(told)
+    return found
+
+
+def unsharded_perplexity(
+    folder: Path,
+    text: str,
+    passage_bytes: int,
+    passages: int = 0,
+    qformat: str = "full_prec",
+) -> float:
+    """What the runner's perplexity of a text is with the whole model, to the last bit.
+
+    Args:
+        folder: The model's.
+        text: What is measured.
+        passage_bytes: Of a passage at most.
+        passages: Of the text's beginning at most; 0 for all of it.
+        qformat: As of `quantize.py`.
+    """
+    cut = list(perplexity.passages(text, passage_bytes))[: passages or None]
+    found = unsharded_log_probabilities(folder, cut, qformat)
+    return math.exp(sum(-sum(own) for own in found) / sum(map(len, found)))
+
+
+def _run(*words: str, given: str = "") -> str:
     python = running.interpreter("numpy")
     if not python:
         pytest.skip("no Python has numpy")
@@ -160,5 +210,6 @@ def _run(*words: str) -> str:
         check=True,
         capture_output=True,
         text=True,
+        input=given,
     )
     return done.stdout

@@ -8,16 +8,18 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
+from shardwright_standin.model.likelihood import Score
 from shardwright_standin.ranks.loading import LoadOrder
 
 _RETRY_SECONDS = 0.1
 # TensorRT-LLM's max_stats_len: older iterations are dropped when nobody reads /metrics.
 _KEPT_ITERATIONS = 1000
+_News = tuple[int, str, Sequence[Score]]
 
 
 class EngineFailedError(RuntimeError):
@@ -38,20 +40,37 @@ class Limits:
     max_input_len: int
 
 
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """Which log probabilities are asked for.
+
+    `top` is how many of the likeliest tokens are told in each place; `prompt`: in the prompt's
+    places too.
+    """
+
+    top: int
+    prompt: bool
+
+
 @dataclass(slots=True)
 class Generation:
-    """One request's tokens as they come; times are of the monotonic clock, in seconds."""
+    """One request's tokens as they come; times are of the monotonic clock, in seconds.
+
+    `scores` has one for each token so far that log probabilities were asked for: of the prompt's
+    from the second on where they were, then of the produced ones.
+    """
 
     number: int
     started: float
     first_token: float = 0.0
     tokens: list[int] = field(default_factory=list)
     finish: str = ""
-    _news: queue.SimpleQueue[tuple[int, str] | None] = field(default_factory=queue.SimpleQueue)
+    scores: list[Score] = field(default_factory=list)
+    _news: queue.SimpleQueue[_News | None] = field(default_factory=queue.SimpleQueue)
 
-    def put(self, token: int, ended: str) -> None:
+    def put(self, token: int, ended: str, scores: Sequence[Score] = ()) -> None:
         """A token came."""
-        self._news.put((token, ended))
+        self._news.put((token, ended, scores))
 
     def fail(self) -> None:
         """No more tokens will come."""
@@ -67,7 +86,8 @@ class Generation:
             news = self._news.get()
             if news is None:
                 raise EngineFailedError("the engine is gone")
-            token, self.finish = news
+            token, self.finish, scores = news
+            self.scores += scores
             self.first_token = self.first_token or time.monotonic()
             self.tokens.append(token)
             yield token
@@ -94,7 +114,14 @@ class Engine:
         """Requests that are running or waiting."""
         return len(self._running)
 
-    def submit(self, prompt: list[int], budget: int, stop: int, adapter: str = "") -> Generation:
+    def submit(
+        self,
+        prompt: list[int],
+        budget: int,
+        stop: int,
+        adapter: str = "",
+        scoring: Scoring | None = None,
+    ) -> Generation:
         """Ask for at most `budget` tokens, up to and with the token `stop` (−1 for none).
 
         Raises:
@@ -105,16 +132,17 @@ class Engine:
         if self.dead.is_set():
             self._running.pop(generation.number, None)
             raise EngineFailedError("the engine is gone")
-        self._send(
-            {
-                "do": "submit",
-                "number": generation.number,
-                "prompt": prompt,
-                "budget": budget,
-                "stop": stop,
-                "adapter": adapter,
-            }
-        )
+        message = {
+            "do": "submit",
+            "number": generation.number,
+            "prompt": prompt,
+            "budget": budget,
+            "stop": stop,
+            "adapter": adapter,
+        }
+        if scoring is not None:
+            message |= {"top": scoring.top, "echo": scoring.prompt}
+        self._send(message)
         return generation
 
     def adapt(self, key: str, folder: str, modules: tuple[str, ...]) -> None:
@@ -168,13 +196,14 @@ class Engine:
                     continue
                 self.last = message["stats"]
                 self.iterations.append({"at": time.time(), **message["stats"]})
+                scores = dict(message["scores"])
                 for number, token, ended in message["tokens"]:
                     generation = self._running.get(number)
                     if generation is None:
                         continue
                     if ended:
                         del self._running[number]
-                    generation.put(token, ended)
+                    generation.put(token, ended, scores.get(number, ()))
                 self._rest()
         except (OSError, EOFError):
             self.dead.set()

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardwright_standin.front.engine import Limits
+from shardwright_standin.front import logprobs
+from shardwright_standin.front.engine import Generation, Limits, Scoring
 from shardwright_standin.model import tokenizer
 
 _DEFAULT_BUDGET = 16
 _COMMON = {"model", "max_tokens", "stream", "stream_options", "temperature", "top_p", "n", "seed"}
 _KNOWN = {
     True: _COMMON | {"messages", "max_completion_tokens", "ignore_eos"},
-    False: _COMMON | {"prompt", "ignore_eos", "logprobs", "repetition_penalty", "best_of"},
+    False: _COMMON | {"prompt", "ignore_eos", "echo", "logprobs", "repetition_penalty", "best_of"},
 }
 # What changes nothing: the benchmarks send all of them.
 _NEUTRAL: Mapping[str, int | None] = {
@@ -24,8 +25,9 @@ _NEUTRAL: Mapping[str, int | None] = {
     "n": 1,
     "best_of": 1,
     "repetition_penalty": 1,
-    "logprobs": None,
 }
+# The same for servers that tell no log probabilities of a prompt (see `logprobs`).
+_UNTOLD: Mapping[str, bool | None] = {"echo": False, "logprobs": None}
 
 
 class RequestError(ValueError):
@@ -38,7 +40,11 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A checked request."""
+    """A checked request.
+
+    `lead` is what the answer's text begins with, `shown` false hides what is produced, `scoring` is
+    None where no log probabilities are told.
+    """
 
     chat: bool
     model: str
@@ -47,12 +53,27 @@ class Asked:
     stream: bool
     usage_at_end: bool
     ignore_eos: bool
+    lead: str = ""
+    shown: bool = True
+    scoring: Scoring | None = None
 
 
 def parse(
-    body: Mapping[str, Any], *, chat: bool, limits: Limits, also: frozenset[str] = frozenset()
+    body: Mapping[str, Any],
+    *,
+    chat: bool,
+    limits: Limits,
+    also: frozenset[str] = frozenset(),
+    form: logprobs.Form | None = None,
 ) -> Asked:
-    """Check a request's body; `also` are keys that this server has beside the common ones.
+    """Check a request's body.
+
+    Args:
+        body: As it came.
+        chat: Whether it is a chat's.
+        limits: The engine's.
+        also: Keys that this server has beside the common ones.
+        form: How this server tells log probabilities, None when it is not played.
 
     Raises:
         RequestError: For anything that would be ignored, does not fit, or has the wrong type.
@@ -62,8 +83,23 @@ def parse(
     for name, only in _NEUTRAL.items():
         if body.get(name) not in (None, only):
             raise RequestError(f"{name} {body[name]!r}: the stand-in decodes greedily, send {only}")
+    if form is None:
+        for name, only in _UNTOLD.items():
+            if body.get(name) not in (None, only):
+                raise RequestError(
+                    f"{name} {body[name]!r}: the stand-in does not play it for this server, which "
+                    "tells no log probabilities of a prompt"
+                )
     prompt = _chat_prompt(body) if chat else _plain_prompt(body)
-    budget = _budget(body)
+    echo, stream = _flag(body, "echo"), _flag(body, "stream")
+    scoring = _scoring(body, form, echo=echo) if form is not None else None
+    if stream and (echo or scoring is not None):
+        raise RequestError(
+            "stream true: the stand-in plays echo and logprobs in whole answers only"
+        )
+    nothing = type(body.get("max_tokens")) is int and body["max_tokens"] == 0
+    shown = not (nothing and echo and form is not None and form.empty)
+    budget = _budget(body) if shown else 1
     if len(prompt) > min(limits.max_input_len, limits.max_num_tokens):
         raise RequestError(
             f"prompt length {len(prompt)} exceeds max_input_len {limits.max_input_len} or "
@@ -80,10 +116,26 @@ def parse(
         model=str(body.get("model", "")),
         prompt=prompt,
         budget=budget,
-        stream=_flag(body, "stream"),
+        stream=stream,
         usage_at_end=bool(options.get("include_usage")),
         ignore_eos=_flag(body, "ignore_eos"),
+        lead=logprobs.repeated(body["prompt"], prompt, form) if echo and form else "",
+        shown=shown,
+        scoring=scoring,
     )
+
+
+def _scoring(body: Mapping[str, Any], form: logprobs.Form, *, echo: bool) -> Scoring | None:
+    top = body.get("logprobs")
+    if top is None:
+        return None
+    if isinstance(top, bool) or not isinstance(top, int) or top < 0:
+        raise RequestError(f"logprobs {top!r} is no number of at least 0")
+    if form.most is not None and top > form.most:
+        raise RequestError(
+            f"Requested sample logprobs of {top}, which is greater than max allowed: {form.most}"
+        )
+    return Scoring(top, prompt=echo and (top > 0 or form.zero_echoes))
 
 
 def _budget(body: Mapping[str, Any]) -> int:
@@ -135,16 +187,28 @@ class Answer:
         prefix = "chatcmpl" if asked.chat else "cmpl"
         return cls(asked, served, f"{prefix}-{uuid.uuid4().hex}", int(time.time()))
 
-    def whole(self, tokens: list[int], finish: str) -> dict[str, Any]:
-        """The answer in one piece."""
-        text = self._text(tokens)
-        choice: dict[str, Any] = {"index": 0, "finish_reason": finish, "logprobs": None}
-        if self.asked.chat:
+    def whole(self, generation: Generation, form: logprobs.Form | None) -> dict[str, Any]:
+        """The answer in one piece, of a generation that has come to its end."""
+        asked, tokens = self.asked, generation.tokens
+        text = asked.lead + self._text(tokens if asked.shown else [])
+        choice: dict[str, Any] = {"index": 0, "finish_reason": generation.finish, "logprobs": None}
+        if asked.chat:
             choice["message"] = {"role": "assistant", "content": text}
         else:
             choice["text"] = text
-        kind = "chat.completion" if self.asked.chat else "text_completion"
+        if form is not None and asked.scoring is not None:
+            choice["logprobs"] = self._logprobs(generation, form, asked.scoring)
+        kind = "chat.completion" if asked.chat else "text_completion"
         return {**self._head(kind), "choices": [choice], "usage": self.usage(len(tokens))}
+
+    def _logprobs(
+        self, generation: Generation, form: logprobs.Form, scoring: Scoring
+    ) -> dict[str, Any]:
+        prompt = self.asked.prompt if scoring.prompt else []
+        tokens = prompt + generation.tokens
+        scores = [*([None] if prompt else []), *generation.scores]
+        count = len(tokens) if self.asked.shown else len(prompt)
+        return logprobs.told(form, tokens[:count], scores[:count], scoring.top)
 
     def piece(self, token: int, finish: str) -> dict[str, Any]:
         """One token of a streamed answer."""

@@ -18,7 +18,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from shardwright_standin.front import openai
+from shardwright_standin.front import logprobs, openai
 from shardwright_standin.front.adapters import Adapters
 from shardwright_standin.front.engine import Engine, EngineFailedError, Generation
 from shardwright_standin.front.metrics import Metrics
@@ -73,7 +73,7 @@ class App:
     def submit(self, asked: openai.Asked, adapter: str) -> Generation:
         """Hand a request to the ranks."""
         stop = self.engine.stop_token if not asked.ignore_eos else -1
-        return self.engine.submit(asked.prompt, asked.budget, stop, adapter)
+        return self.engine.submit(asked.prompt, asked.budget, stop, adapter, asked.scoring)
 
 
 class Server(ThreadingHTTPServer):
@@ -201,7 +201,8 @@ class Handler(BaseHTTPRequestHandler):
         app = self.server.app
         body, adapters = self._body(), app.adapters
         limits = app.engine.limits
-        asked = openai.parse(body, chat=chat, limits=limits, also=adapters.request_keys)
+        form = logprobs.FORMS.get(app.flavour.name)
+        asked = openai.parse(body, chat=chat, limits=limits, also=adapters.request_keys, form=form)
         answer = openai.Answer.to(asked, app.model)
         adapter = adapters.begin(asked.model, body)
         try:
@@ -209,9 +210,9 @@ class Handler(BaseHTTPRequestHandler):
             if asked.stream:
                 self._stream(asked, answer, generation)
             else:
-                tokens = list(generation.stream())
+                list(generation.stream())
                 self._finished(asked, generation)
-                self._json(answer.whole(tokens, generation.finish))
+                self._json(answer.whole(generation, form))
         finally:
             adapters.end(adapter)
 

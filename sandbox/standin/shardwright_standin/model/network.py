@@ -20,6 +20,9 @@ from shardwright_standin.model.geometry import Geometry
 from shardwright_standin.model.order import Array, project, tree_sum
 from shardwright_standin.model.shards import Place, Weights, own_heads, own_kv_heads, stage_layers
 
+# New tokens of which attention's scores are held at once, each by as many as were before it.
+_TURN = 64
+
 
 class Neighbours(Protocol):
     """What a rank needs of the others; rows are (tokens, hidden), float64."""
@@ -36,12 +39,21 @@ class Neighbours(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """New tokens of one sequence; `position` is the first one's, `adapter` empty for none."""
+    """New tokens of one sequence; `position` is the first one's, `adapter` empty for none.
+
+    `every` asks for the logits of each of these tokens, not of the last alone.
+    """
 
     sequence: int
     tokens: tuple[int, ...]
     position: int
     adapter: str = ""
+    every: bool = False
+
+    @property
+    def rows(self) -> int:
+        """How many rows of logits it asks for."""
+        return len(self.tokens) if self.every else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +117,8 @@ class Shard:
         """Run new tokens through this rank's layers.
 
         Returns:
-            Logits (sequences, vocabulary) of each sequence's last token on the last stage's ranks,
-            None on the others.
+            Logits (rows, vocabulary) on the last stage's ranks, `Feed.rows` of each sequence in the
+            order of `feeds`; None on the others.
         """
         if self.embedding is None:
             rows = near.previous()
@@ -121,8 +133,7 @@ class Shard:
         if self.head is None or self.final_norm is None:
             near.forward(rows)
             return None
-        last = np.cumsum([len(feed.tokens) for feed in feeds]) - 1
-        normed = _norm(rows[last], self.final_norm, self.shape.norm_epsilon)
+        normed = _norm(rows[_asked(feeds)], self.final_norm, self.shape.norm_epsilon)
         return np.concatenate(near.gather(project(normed, self.head)), axis=1)
 
     def _attend(self, index: int, layer: _Layer, rows: Array, feeds: Sequence[Feed]) -> Array:
@@ -216,8 +227,28 @@ def greedy(logits: Array) -> list[int]:
     return [int(token) for token in np.argmax(logits, axis=1)]
 
 
+def _asked(feeds: Sequence[Feed]) -> NDArray[np.int64]:
+    """Which rows of an iteration have logits."""
+    ends = np.cumsum([len(feed.tokens) for feed in feeds])
+    spans = zip(ends, feeds, strict=True)
+    return np.concatenate([np.arange(end - feed.rows, end) for end, feed in spans])
+
+
 def _mix(query: Array, keys: Array, values: Array, positions: NDArray[np.int64]) -> Array:
-    """Causal softmax attention: (heads, new tokens, head_dim)."""
+    """Causal softmax attention: (heads, new tokens, head_dim), in turns of `_TURN` new tokens.
+
+    What a token may not see is left out behind the last that it sees, or has weight 0: neither
+    changes a sum that runs in index order.
+    """
+    turns = [slice(at, at + _TURN) for at in range(0, len(positions), _TURN)]
+    parts = []
+    for turn in turns:
+        seen = int(positions[turn][-1]) + 1
+        parts.append(_mix_some(query[:, turn], keys[:, :seen], values[:, :seen], positions[turn]))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+def _mix_some(query: Array, keys: Array, values: Array, positions: NDArray[np.int64]) -> Array:
     length = keys.shape[1]
     turned = keys.swapaxes(1, 2)
     if length == 1:  # one column is summed in another order, so give it a neighbour

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+# 8 MB in float64.
+_PRODUCTS = 2**20
 
 
 def project(rows: Array, weight: Array) -> Array:
@@ -30,6 +32,16 @@ def project(rows: Array, weight: Array) -> Array:
         raise ValueError(
             f"a weight of {weight.shape[-1]} column is summed in another order; give 2"
         )
+    count = rows.shape[-2]
+    # Rows a pass: all their products are held at once, and a long prompt has thousands of rows.
+    size = max(1, _PRODUCTS // max(1, weight.size))
+    if count <= size:
+        return _project(rows, weight)
+    passes = [_project(rows[..., at : at + size, :], weight) for at in range(0, count, size)]
+    return np.concatenate(passes, axis=-2)
+
+
+def _project(rows: Array, weight: Array) -> Array:
     products = rows[..., :, :, None] * weight[..., None, :, :]
     summed: Array = np.add.reduce(products, axis=-2)
     return summed

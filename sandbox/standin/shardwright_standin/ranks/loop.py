@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shardwright_standin.faults import Faults
-from shardwright_standin.model import adapter
+from shardwright_standin.model import adapter, likelihood
 from shardwright_standin.model.network import Feed, Shard, greedy
 from shardwright_standin.model.shards import Place
 from shardwright_standin.ranks.loading import decode_order, load
@@ -20,6 +21,8 @@ from shardwright_standin.ranks.scheduler import Request, Scheduler
 from shardwright_standin.ranks.transport import Tag, Transport, Wired
 
 _IDLE_SECONDS = 0.5
+# The tokens of a step in the order of its feeds, and the scores of the sequences that are told any.
+Stepped = tuple[list[int], list[tuple[int, list[likelihood.Score]]]]
 
 
 class Channel(Protocol):
@@ -56,7 +59,7 @@ class Rank:
                 self.transport.send(0, tag, json.dumps(answer).encode())
 
     def carry_out(self, order: dict[str, Any]) -> Any:  # noqa: ANN401
-        """Load: a report. Step: the tokens on the last stage's first rank, None elsewhere."""
+        """Load: a report. Step: tokens and scores on the last stage's first rank, else None."""
         if order["do"] == "load":
             return self._load(order["load"])
         if order["do"] == "adapt":
@@ -100,7 +103,7 @@ class Rank:
         self._adapted[order["adapter"]] = Shard.load(base.shape, base.place, weights)
         return {"rank": self.transport.rank}
 
-    def _step(self, order: dict[str, Any]) -> list[int] | None:
+    def _step(self, order: dict[str, Any]) -> Stepped | None:
         if self._shard is None:
             raise RuntimeError(f"rank {self.transport.rank} was told to run before it loaded")
         self.faults.reach("step")
@@ -111,18 +114,28 @@ class Rank:
         if not feeds:
             return None
         place = self._shard.place
+        tops = dict(order["tops"])
         tokens: dict[int, int] = {}
+        scores: dict[int, list[likelihood.Score]] = {}
         # All ranks take the adapters in the same order, one after the other.
         for name in sorted({feed.adapter for feed in feeds}):
             shard = self._adapted[name] if name else self._shard
             own = [feed for feed in feeds if feed.adapter == name]
             logits = shard.step(own, Wired(self.transport, place))
-            if logits is not None:
-                found = zip(own, greedy(logits), strict=True)
-                tokens |= {feed.sequence: token for feed, token in found}
+            if logits is None:
+                continue
+            ends = list(itertools.accumulate(feed.rows for feed in own))
+            for feed, end, token in zip(
+                own, ends, greedy(logits[[end - 1 for end in ends]]), strict=True
+            ):
+                tokens[feed.sequence] = token
+                if place.tensor_rank == 0 and feed.sequence in tops:
+                    came = [*feed.tokens[1:], token][-feed.rows :]
+                    rows = logits[end - feed.rows : end]
+                    scores[feed.sequence] = likelihood.scores(rows, came, tops[feed.sequence])
         if not tokens or place.tensor_rank != 0:
             return None
-        return [tokens[feed.sequence] for feed in feeds]
+        return [tokens[feed.sequence] for feed in feeds], list(scores.items())
 
 
 class Leader:
@@ -182,6 +195,8 @@ class Leader:
                     budget=message["budget"],
                     stop=message["stop"],
                     adapter=message.get("adapter", ""),
+                    top=message.get("top"),
+                    echo=message.get("echo", False),
                 )
             )
         elif message["do"] == "adapt":
@@ -214,16 +229,21 @@ class Leader:
         feeds = self._scheduler.plan()
         order = {
             "do": "step",
-            "feeds": [[feed.sequence, feed.tokens, feed.position, feed.adapter] for feed in feeds],
+            "feeds": [
+                [feed.sequence, feed.tokens, feed.position, feed.adapter, feed.every]
+                for feed in feeds
+            ],
+            "tops": self._scheduler.tops(),
             "forget": self._forget,
         }
         self._forget = []
         self._order(order)
-        tokens = self._rank.carry_out(order)
+        stepped = self._rank.carry_out(order)
         if not feeds:
             return
-        if tokens is None:
-            tokens = json.loads(self._transport.receive(self._source, Tag.TOKENS))
+        if stepped is None:
+            stepped = json.loads(self._transport.receive(self._source, Tag.TOKENS))
+        tokens, scores = stepped
         events = self._scheduler.accept(feeds, tokens)
         self._forget = [number for number, _, ended in events if ended]
         self._iteration += 1
@@ -235,7 +255,8 @@ class Leader:
             "numNewTokens": sum(len(feed.tokens) for feed in feeds),
             "kvTokens": sum(feed.position + len(feed.tokens) for feed in feeds),
         }
-        channel.send_bytes(json.dumps({"event": "step", "tokens": events, "stats": stats}).encode())
+        event = {"event": "step", "tokens": events, "scores": scores, "stats": stats}
+        channel.send_bytes(json.dumps(event).encode())
 
     def _order(self, order: dict[str, Any]) -> None:
         data = json.dumps(order).encode()

@@ -15,19 +15,26 @@ from shardwright_standin.model.network import Feed
 
 @dataclass(slots=True)
 class Request:
-    """One request: its tokens so far and how many more it may have."""
+    """One request: its tokens so far and how many more it may have.
+
+    `top` is how many of the likeliest tokens are told beside the log probability of each produced
+    one, and of each of the prompt's with `echo`; None for no log probabilities.
+    """
 
     number: int
     prompt: tuple[int, ...]
     budget: int
     stop: int
     adapter: str = ""
+    top: int | None = None
+    echo: bool = False
     produced: list[int] = field(default_factory=list)
 
     def feed(self) -> Feed:
         """The tokens the network has not seen yet."""
         if not self.produced:
-            return Feed(self.number, self.prompt, 0, self.adapter)
+            every = self.echo and self.top is not None
+            return Feed(self.number, self.prompt, 0, self.adapter, every)
         position = len(self.prompt) + len(self.produced) - 1
         return Feed(self.number, (self.produced[-1],), position, self.adapter)
 
@@ -67,6 +74,10 @@ class Scheduler:
             room -= len(first.prompt)
             self.running[first.number] = self.waiting.popleft()
         return [sequence.feed() for sequence in self.running.values()]
+
+    def tops(self) -> list[tuple[int, int]]:
+        """The running requests that are told log probabilities, each with its `top`."""
+        return [(one.number, one.top) for one in self.running.values() if one.top is not None]
 
     def accept(self, feeds: Sequence[Feed], tokens: Sequence[int]) -> list[tuple[int, int, str]]:
         """Give each sequence its token: (request, token, why it is over or empty)."""
