@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from shardwright_standin.tools.mmlu import SUBJECTS, read_questions
 from tests.real.live import SECONDS, SURGE, Live, failed
+from tests.standin.running import PROMPTS
 from tests.support import standin_model
 from tests.support.kube import Json
 
@@ -87,3 +88,68 @@ def test_an_engine_made_worse_never_serves_and_the_old_one_goes_on(
     assert failed(asked) == []
     assert site.wrong_answers(leader) == []
     assert site.kube.condition(name, "Available")["status"] == "True"
+
+
+# Short passages: the tiny model is asked with many.
+LIMITS: Json = {"maxInputLen": 256, "maxSeqLen": 512}
+
+
+def surprising(model: Path, texts: list[str]) -> str:
+    """Of these texts the one that surprises the model more once it is rounded to FP8, by most."""
+    whole, rounded = (
+        standin_model.unsharded_log_probabilities(model, texts, qformat)
+        for qformat in ("full_prec", "fp8")
+    )
+    lost = [
+        sum(one) / len(one) - sum(other) / len(other)
+        for one, other in zip(whole, rounded, strict=True)
+    ]
+    return texts[lost.index(max(lost))]
+
+
+def test_a_server_s_baseline_is_measured_beside_the_tool_and_a_worse_precision_never_serves(
+    live: Live, model: Path, tmp_path: Path
+) -> None:
+    """A text that surprises the model more once it is rounded to FP8."""
+    name, site = "asked", live.site
+    text = surprising(model, PROMPTS)
+    (site.claim / "text.txt").write_text(text, encoding="utf-8")
+    whole, rounded = (
+        standin_model.unsharded_perplexity(model, text, LIMITS["maxInputLen"], qformat=qformat)
+        for qformat in ("full_prec", "fp8")
+    )
+    limit = round((rounded - whole) / 2, 3)
+    assert 0.01 < limit < rounded - whole
+    gate = {"task": "perplexity", "dataset": "text.txt", "maxRise": limit}
+
+    mark = live.create(
+        name,
+        {
+            "engine": {"runtime": "VLLM", "backend": None, "version": None, "limits": LIMITS},
+            "quantization": {"weights": "None", "accuracy": gate},
+            **SURGE,
+        },
+    )
+    live.settled(name)
+    # The 16-bit model by its own server, and what two stages on two nodes answer.
+    assert live.cost(mark, name)["score"] == 2
+    served = site.kube.get(name)["status"]["engine"]["serving"]["accuracy"]
+    assert served["passed"] is True
+    assert served["score"] == pytest.approx(whole)
+    assert served["baseline"] == pytest.approx(whole)
+    before, mark = live.uids(name), live.watcher.mark()
+
+    with site.clients(name, tmp_path, pause=0.3) as asked:
+        site.kube.edit(name, {"quantization": {"weights": "FP8"}})
+        stalled = site.kube.wait_reason(name, "Stalled", "AccuracyTooLow", SECONDS)
+        live.watcher.wait_quiet(2.0, SECONDS)
+    assert stalled["status"] == "True"
+    assert f"baseline {whole:.2f}, maxRise {limit:g}" in stalled["message"]
+    bad = site.kube.get(name)["status"]["engine"]["next"]["accuracy"]
+    assert (bad["passed"], bad["baseline"]) == (False, pytest.approx(whole))
+    assert bad["score"] == pytest.approx(rounded)
+    # The baseline was kept: only the candidate was asked, and nothing of the old replica moved.
+    assert live.cost(mark, name)["score"] == 1
+    site.kube.wait("the candidate is gone", lambda: live.uids(name) == before, SECONDS)
+    assert failed(asked) == []
+    assert site.wrong_answers(live.leader(name)) == []
