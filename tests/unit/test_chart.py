@@ -12,7 +12,7 @@ import pytest
 import yaml
 from hack import sync_chart
 from tests.golden import specs
-from tests.support import chart, rights
+from tests.support import chart, exposed, rights
 from tests.support.rights import CLUSTER, OWN, SERVED, VERBS, Right
 
 import shardwright
@@ -444,12 +444,18 @@ def test_the_dashboard_asks_for_series_and_labels_that_there_are() -> None:
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     queries += [one["query"] for one in dashboard["templating"]["list"][1:]]
     families = {**FAMILIES, **OWN_FAMILIES}
+    labels = exposed.labels()
     for query in queries:
-        for name in re.findall(r"shardwright_\w+", query):
-            family = families.get(name.removesuffix("_bucket"))
-            assert family is not None, name
-            assert ("rate(" in query) is (family.kind != "gauge"), query
+        (name,) = re.findall(r"shardwright_\w+", query)
+        family = families.get(name.removesuffix("_bucket"))
+        assert family is not None, name
+        assert ("rate(" in query) is (family.kind != "gauge"), query
+        assert exposed.asked(query), query
+        assert exposed.asked(query) <= labels[name], query
     assert len(queries) > len(dashboard["panels"])
+    for target in (target for panel in dashboard["panels"] for target in panel["targets"]):
+        shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        assert shown <= exposed.asked(target["expr"]), target
 
 
 # --- rights

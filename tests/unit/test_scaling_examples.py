@@ -9,6 +9,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from tests.support import exposed
 
 from shardwright.api.names import API_VERSION, KIND
 from shardwright.runner.measures import FAMILIES, GAUGE, OWN_FAMILIES
@@ -63,8 +64,9 @@ def test_keda_asks_for_series_of_the_runner_by_labels_that_they_have(name: str) 
     for query in ours:
         (series,) = re.findall(r"shardwright_\w+", query)
         assert ALL[series].kind == GAUGE
-        labels = set(re.findall(r"(\w+)=", query))
+        labels = exposed.asked(query)
         assert labels == {"namespace", "deployment"}
+        assert labels <= exposed.labels()[series]
         assert f'deployment="{spec["scaleTargetRef"]["name"]}"' in query
     # At zero no replica tells anything: something else must wake it.
     assert spec["minReplicaCount"] > 0 or len(asked) > len(ours)
@@ -88,6 +90,27 @@ def test_keda_s_fields_are_its_own_and_each_has_an_effect(name: str) -> None:
         fields = {"serverAddress", "query", "threshold", "activationThreshold", "ignoreNullValues"}
         assert {"serverAddress", "query", "threshold"} <= set(trigger["metadata"]) <= fields
         assert all(isinstance(value, str) for value in trigger["metadata"].values())
+
+
+def test_the_adapter_s_rule_groups_by_labels_that_the_series_have() -> None:
+    (rule,) = read("prometheus-adapter-values.yaml")["rules"]["custom"]
+    (series,) = re.findall(r'__name__=~"([^"]+)"', rule["seriesQuery"])
+    grouped = set(rule["resources"]["overrides"])
+    assert grouped == exposed.SCRAPED
+    found = [name for name in exposed.labels() if re.fullmatch(series, name)]
+    assert len(found) == 3
+    for name in found:
+        assert grouped <= exposed.labels()[name]
+
+
+def test_every_query_in_the_text_asks_for_series_and_labels_that_there_are() -> None:
+    found = []
+    for path in sorted((ROOT / "docs").glob("**/*.md")):
+        found += re.findall(r"(shardwright_\w+)\{([^}]*)\}", path.read_text(encoding="utf-8"))
+    runners = [(name, inside) for name, inside in found if name in exposed.labels()]
+    assert runners
+    for name, inside in runners:
+        assert exposed.asked(f"{{{inside}}}") <= exposed.labels()[name], (name, inside)
 
 
 def test_what_the_text_links_to_is_there() -> None:
