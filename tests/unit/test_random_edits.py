@@ -34,6 +34,7 @@ from shardwright.plan.situation import (
     Situation,
     TellAdapters,
 )
+from shardwright.resolved import Resolved
 from shardwright.runner.contract import (
     DONE,
     ENVIRONMENT,
@@ -69,6 +70,7 @@ class Walk(World):
         self.ended: dict[tuple[str, str], list[bool]] = {}
         self.trace: list[str] = []
         self.tables: dict[str, AdapterTable] = {}
+        self.measures: dict[str, float] = {}  # what Jobs told, by the key of the score
         self.deaf = False  # whether this operator has not heard of leaders yet
 
     # What the user and chance do.
@@ -174,6 +176,7 @@ class Walk(World):
         if isinstance(intent, LetServe):
             revision = next(one for one in self.revisions if one.name == intent.group.revision)
             assert proven(revision.resolved, self.records), self.trace[-8:]
+            self.passed_its_gate(revision.resolved)
         if isinstance(intent, KeepAdapters):
             before, self.tables = self.tables, dict(intent.tables)
             self.holds_what_fits()
@@ -185,6 +188,16 @@ class Walk(World):
             self.pods = [told if pod.uid == told.uid else pod for pod in self.pods]
             return True
         return super().carry_out(intent)
+
+    def passed_its_gate(self, resolved: Resolved) -> None:
+        """By the scores that Jobs told, whatever became of their records."""
+        gate, accuracy = resolved.gate, resolved.spec.quantization.accuracy
+        assert (gate is None) is (accuracy is None)
+        if gate is None or accuracy is None or gate.baseline is None:
+            return
+        assert accuracy.max_drop is not None
+        drop = self.measures[gate.baseline.key] - self.measures[gate.score.key]
+        assert drop <= accuracy.max_drop + 1e-6, (drop, self.trace[-8:])
 
     def holds_what_fits(self) -> None:
         """No leader is told of an adapter that its model or its limits cannot take."""
@@ -219,6 +232,7 @@ class Walk(World):
         elif artifact.step == STEP_SCORE:
             score = 68.2 - self.chance.choice([0.2, 2.0, 5.0])
             told = replace(told, score=score, samples=570)
+            self.measures[artifact.key] = score
         self.report(intent, told)
         if not worked:
             self.jobs[-1] = replace(self.jobs[-1], complete=False, failed=True)
