@@ -9,6 +9,7 @@ import pytest
 from tests.golden import specs
 
 from shardwright.plan.warned import told
+from shardwright.resolved import Room, StageRoom
 
 L40S = "NVIDIA-L40S"
 
@@ -42,6 +43,24 @@ def test_fp8_on_ampere_saves_memory_alone(runtime: str) -> None:
         assert "8.0" in line
     for product in (L40S, specs.H100):
         assert warnings(engine=engine, quantization=asked, gpu={"product": product}) == ()
+
+
+@pytest.mark.parametrize(
+    ("drafts", "said"), [(159, ()), (160, ("1.0 times",)), (1440, ("9.0 times",)), (0, ())]
+)
+def test_a_draft_model_as_large_as_its_model_saves_nothing(
+    drafts: int, said: tuple[str, ...]
+) -> None:
+    wish = {"method": "DraftModel", "model": {"uri": "hf://org/draft@main"}}
+    spec = specs.spec(engine={"runtime": "VLLM"}, speculative=wish)
+    stage = StageRoom(0, 32, 160, 0, 0, 10, 1000, draft=drafts)
+    found = told(replace(specs.resolved(spec), room=Room((stage,), "row")))
+    assert len(found) == len(said)
+    for line, part in zip(found, said, strict=True):
+        assert line.startswith(
+            f"warning: speculative.model.uri hf://org/draft@main is {part} as large as the model"
+        )
+    assert told(replace(specs.resolved(spec), room=None)) == ()
 
 
 def test_an_unknown_product_is_not_judged() -> None:

@@ -88,22 +88,29 @@ def _shares(told: Sequence[Usage]) -> Mapping[str, float] | None:
 
 
 def drafting(resolved: Resolved, used: Used) -> Drafted | None:
-    """What was accepted of what was drafted; None where that, or its cost, is not known.
+    """What was accepted of what was drafted; None where that, or its cost, is not known."""
+    asked = resolved.spec.speculative
+    if asked is None or not used.running:
+        return None
+    length = asked.max_draft_len
+    accepted, cost = used.tokens_a_pass(length), draft_cost(resolved)
+    if accepted is None or cost is None:
+        return None
+    ridge = ridge_of(resolved.spec.gpu.product, resolved.spec.quantization.weights)
+    return Drafted(alpha_of(accepted, length), Drafting(length, cost, ridge), accepted)
+
+
+def draft_cost(resolved: Resolved) -> float | None:
+    """What a drafted token costs, as a share of a pass of the model; None where it is not known.
 
     Words that are looked up in the text cost nothing. Heads draft all their tokens in the one pass.
     Anything else costs its share of the weights, as the memory plan has them.
     """
     asked, room = resolved.spec.speculative, resolved.room
-    if asked is None or not used.running:
+    if asked is None:
         return None
-    length = asked.max_draft_len
-    accepted = used.tokens_a_pass(length)
-    cost = 0.0
-    if asked.method not in (SpeculationMethod.NGRAM, SpeculationMethod.MEDUSA):
-        stages = room.stages if room is not None else ()
-        draft, model = sum(one.draft for one in stages), sum(one.weights for one in stages)
-        cost = draft / model if draft and model else -1.0
-    if accepted is None or cost < 0:
-        return None
-    ridge = ridge_of(resolved.spec.gpu.product, resolved.spec.quantization.weights)
-    return Drafted(alpha_of(accepted, length), Drafting(length, cost, ridge), accepted)
+    if asked.method in (SpeculationMethod.NGRAM, SpeculationMethod.MEDUSA):
+        return 0.0
+    stages = room.stages if room is not None else ()
+    draft, model = sum(one.draft for one in stages), sum(one.weights for one in stages)
+    return draft / model if draft and model else None

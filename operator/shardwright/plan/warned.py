@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from shardwright.api.serving import Calibration
 from shardwright.plan.given import WARNING
+from shardwright.plan.used import draft_cost
 from shardwright.resolved import Resolved
 from shardwright.runtimes.direct import Offer
 from shardwright.runtimes.registry import DIRECT
@@ -71,6 +72,23 @@ def unpacked(resolved: Resolved) -> tuple[str, ...]:
     )
 
 
+def heavy_draft(resolved: Resolved) -> tuple[str, ...]:
+    """A draft model that costs what it is to save.
+
+    With c ≥ 1 passes a draft, (1 − a^(g+1)) / ((1 − a)(gc + 1)) is at most 1 for each a and g
+    (Leviathan et al., arXiv:2211.17192, theorem 3.8).
+    """
+    wish, cost = resolved.spec.speculative, draft_cost(resolved)
+    if wish is None or wish.model is None or cost is None or cost < 1:
+        return ()
+    text = (
+        f"speculative.model.uri {wish.model.uri} is {cost:.1f} times as large as the model, and "
+        "each of its drafts costs as many passes of it: no answer can come sooner so; name a draft "
+        "of a tenth of the model's size or less, or leave speculative out"
+    )
+    return (text,)
+
+
 def _unpacks(offer: Offer | None, compute: Compute) -> bool:
     return offer is not None and offer.unpacked is not None and compute in offer.unpacked
 
@@ -83,4 +101,4 @@ def _compute(product: str) -> Compute | None:
 
 
 Warn = Callable[[Resolved], tuple[str, ...]]
-WARNINGS: tuple[Warn, ...] = (remote_code, unused_calibration, unpacked)
+WARNINGS: tuple[Warn, ...] = (remote_code, unused_calibration, unpacked, heavy_draft)
