@@ -195,3 +195,16 @@ def test_one_end_of_a_link_between_stages_is_enough_and_the_slowest_counts() -> 
 def test_a_page_that_tells_no_links_is_refused(page: object) -> None:
     with pytest.raises(ContractError):
         links_heard(page)
+
+
+def test_a_leader_s_words_take_no_more_of_status_than_this() -> None:
+    """Whoever has the address of a leader's pod answers, and the words go into a status."""
+    words = {"tensor": "x" * 10_000, "pipeline": "y" * 10_000}
+    slow = {
+        name: [f"{number} {'z' * 10_000}" for number in range(100)]
+        for name in ("slowTensor", "slowPipeline")
+    }
+    (found,) = links_heard({"links": {"0": {**words, **slow}}}).values()
+    assert (len(found.tensor), len(found.pipeline)) == (300, 300)
+    assert [len(found.slow_tensor), len(found.slow_pipeline)] == [64, 64]
+    assert {len(pair) for pair in (*found.slow_tensor, *found.slow_pipeline)} == {300}

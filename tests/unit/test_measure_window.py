@@ -118,6 +118,7 @@ def test_what_is_told_is_heard_and_a_page_of_an_older_runner_is_none() -> None:
         ("kvCache", float("nan")),
         ("kvHigh", None),
         ("running", float("inf")),
+        ("running", 10**400),
         ("drafted", True),
         ("alone", ["legal"]),
         ("alone", {"x" * 201: 0.5}),

@@ -7,6 +7,10 @@ from typing import Any
 
 from shardwright.runner.contract.folders import ContractError
 
+# What a leader tells goes into the status of the deployment: so much of it, whoever answers.
+_WORD_CHARS = 300
+_MOST_PAIRS = 64
+
 
 @dataclass(frozen=True)
 class StageLinks:
@@ -41,12 +45,16 @@ def links_heard(page: Any) -> dict[int, StageLinks]:
     try:
         return {
             int(stage): StageLinks(
-                tensor=str(told["tensor"]),
-                pipeline=str(told["pipeline"]),
-                slow_tensor=tuple(map(str, told.get("slowTensor", ()))),
-                slow_pipeline=tuple(map(str, told.get("slowPipeline", ()))),
+                tensor=_word(told["tensor"]),
+                pipeline=_word(told["pipeline"]),
+                slow_tensor=tuple(map(_word, told.get("slowTensor", ())))[:_MOST_PAIRS],
+                slow_pipeline=tuple(map(_word, told.get("slowPipeline", ())))[:_MOST_PAIRS],
             )
             for stage, told in page["links"].items()
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ContractError(f"the status page tells no links: {error!r}") from error
+
+
+def _word(told: object) -> str:
+    return str(told)[:_WORD_CHARS]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +98,7 @@ def _name(name: object) -> str:
 def _number(value: object, most: float = 1e15) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{value!r} is no number")
-    if not math.isfinite(value) or not 0 <= value <= most:
-        raise ValueError(f"{value!r} is not from 0 to {most}")
+    # Compared first: a whole number that no float holds is refused here, not by an OverflowError.
+    if not 0 <= value <= most:
+        raise ValueError(f"{str(value)[:40]} is not from 0 to {most}")
     return float(value)
