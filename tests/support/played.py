@@ -68,6 +68,7 @@ class World:
         self.asked: list[str] = []  # pods that scores asked
         self.made: list[str] = []  # steps
         self.born = 0
+        self.started = 0  # Jobs
         self.generation = 0
         self.fetched = True  # whether the model is there from the start
         self.spec: AskedSpec
@@ -183,7 +184,8 @@ class World:
     def report(self, intent: CreateStep, told: Report) -> None:
         """The Job of a step, ended with this report."""
         artifact = intent.artifact
-        uid = f"job-{len(self.jobs)}"
+        self.started += 1
+        uid = f"job-{self.started}"
         self.reports[uid] = told
         self.jobs.append(
             JobView(
