@@ -44,6 +44,12 @@ def _limits(rank: int, *chosen: str) -> dict[str, Any]:
     return {"maxRank": rank, "targetModules": ["attn_q", "attn_v"], "adapters": adapters}
 
 
+def _plain(spec: dict[str, Any], engine: dict[str, Any]) -> None:
+    """Back to what every cluster can serve: most other edits together are refused."""
+    spec.pop("speculative", None)
+    spec.update(engine=engine, parallelism={"tensor": 1, "pipeline": 1})
+
+
 def _toggle(spec: dict[str, Any], name: str) -> None:
     """Add an adapter, or take it out; without any there are limits for some."""
     lora = spec.setdefault("lora", _limits(16))
@@ -60,7 +66,12 @@ EDITS: list[Callable[[dict[str, Any]], None]] = [
     lambda spec: spec.update(quantization={"weights": "INT4AWQ"}),
     lambda spec: spec["quantization"].update(accuracy={**MMLU, "maxDrop": 1.0}),
     lambda spec: spec["quantization"].update(accuracy={**MMLU, "maxDrop": 3.0}),
+    lambda spec: spec["quantization"].update(accuracy={**MMLU, "minScore": 64.0}),
+    lambda spec: spec["quantization"].update(accuracy={**MMLU, "minScore": 67.0}),
     lambda spec: spec["quantization"].pop("accuracy", None),
+    lambda spec: _plain(spec, {"backend": "TensorRT"}),
+    lambda spec: _plain(spec, {"backend": "PyTorch"}),
+    lambda spec: _plain(spec, {"runtime": "VLLM"}),
     lambda spec: spec.update(engine={"backend": "TensorRT"}),
     lambda spec: spec.update(engine={"backend": "TensorRT", "limits": {"maxBatchSize": 16}}),
     lambda spec: spec.update(engine={"backend": "PyTorch"}),
