@@ -130,6 +130,7 @@ class Walk(World):
         done = [intent for intent in intents if self.carry_out(intent)]
         if not dies:
             self.status = report(found, self.decision, Outcome())
+            self.tells_what_stands()
         self.serves_what_is_proven()
         return went_on or bool(done) or self.status != before
 
@@ -211,6 +212,19 @@ class Walk(World):
             if pod.labels.get(names.LABEL_PROTECTED) == "true":
                 revision = known[wished.get(slot_of(pod), pod.labels[names.LABEL_REVISION])]
                 assert self.was_proven(revision.resolved), (pod.name, self.trace[-8:])
+
+    def tells_what_stands(self) -> None:
+        """What status names as serving has a replica that serves, where any revision has one."""
+        barred = self.decision.memory.rolled_back
+        standing = {
+            group.revision
+            for group in self.decision.findings.groups
+            if group.ready and group.serving and group.revision not in barred
+        }
+        told = self.status.engine
+        if standing:
+            assert told is not None
+            assert told.serving.revision in standing, self.trace[-8:]
 
     def was_proven(self, resolved: Resolved) -> bool:
         """By what is written down, not by what a pass makes of it."""

@@ -9,7 +9,7 @@ done that status does not already say; except for the first wish of a new deploy
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from shardwright.api.changes import why
@@ -143,6 +143,7 @@ def _decide(situation: Situation, memory: Memory, *, move_possible: bool) -> Dec
         target=target,
         # Told as of now: a revision rolled back in this very pass serves no more.
         serving=serving(revisions, situation.records, after.rolled_back),
+        standing=_standing(revisions, groups, after.rolled_back),
         target_proven=proven_now,
         chain=chains.get(target.name) if target is not None else None,
         scoring=scoring,
@@ -266,6 +267,14 @@ def _adapters(
         serving=served,
         live=[one for one in aimed.revisions if one.name in live],
     )
+
+
+def _standing(
+    revisions: Iterable[Revision], groups: Mapping[int, Group], barred: Collection[str]
+) -> tuple[Revision, ...]:
+    """Revisions with a replica that serves, but for those that were rolled back."""
+    names = {group.revision for group in groups.values() if group.ready and group.serving}
+    return tuple(one for one in revisions if one.name in names and one.name not in barred)
 
 
 def _rebuild_reason(

@@ -248,7 +248,8 @@ class Findings:
     refusal: Refusal | None = None
     fetching: Chain | None = None  # the model's chain, while its facts are unknown
     target: Revision | None = None
-    serving: Revision | None = None
+    serving: Revision | None = None  # the newest that was proven; what is steered toward
+    standing: tuple[Revision, ...] = ()  # with a replica that serves; newest last
     target_proven: bool = False
     chain: Chain | None = None  # the target's
     scoring: Chain | None = None  # scores that a replica of the target is asked for
@@ -272,12 +273,15 @@ class Findings:
 
     @property
     def answering(self) -> Revision | None:
-        """What serves, as status shows it: the target as soon as one proven replica is ready."""
-        standing = {group.revision for group in self.groups if group.ready}
-        target = self.target
-        if target is not None and self.target_proven and target.name in standing:
-            return target
-        return self.serving
+        """What serves, as status shows it: the target as soon as one proven replica is ready.
+
+        A revision that was proven before, and is asked for again, serves no sooner either.
+        """
+        names = {revision.name for revision in self.standing}
+        for revision in (self.target if self.target_proven else None, self.serving):
+            if revision is not None and revision.name in names:
+                return revision
+        return self.standing[-1] if self.standing else self.serving
 
     def to_be_proven(self, revision: str, group: Group | None) -> bool:
         """Whether a replica of this revision is the candidate: the target's, not let in yet."""
