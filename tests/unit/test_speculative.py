@@ -11,6 +11,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 from tests.golden import specs
+from tests.support.played import World
 from tests.unit.test_runtime_contracts import contract, violations
 
 from shardwright.api.settings import Settings
@@ -23,15 +24,18 @@ from shardwright.plan.drafts import draft_folder, draft_key
 from shardwright.plan.resolve import model_key, resolve
 from shardwright.plan.revisions import dump, load
 from shardwright.plan.room import memory_plan
+from shardwright.plan.situation import CreateStep
 from shardwright.render.jobs import step_job
 from shardwright.render.pods import group_pods, serve_request
 from shardwright.resolved import Resolved
 from shardwright.runner.config_keys import kept_config, pack_config
 from shardwright.runner.contract import (
+    PERMANENT,
     STEP_CHECKPOINT,
     STEP_ENGINE,
     STEP_MODEL,
     ModelFacts,
+    Report,
     ServeRequest,
     decode,
     encode,
@@ -520,3 +524,29 @@ def test_the_draft_takes_its_room_on_the_last_stage() -> None:
     assert 3.5 * 10**9 < with_draft.stages[1].draft < 4.5 * 10**9
     assert with_draft.stages[1].kv_pool < plain.stages[1].kv_pool
     assert with_draft.stages[1].kv_bytes_per_token > plain.stages[1].kv_bytes_per_token
+
+
+class Unfetchable(World):
+    """A hub that has no draft."""
+
+    def run(self, intent: CreateStep) -> None:
+        artifact = intent.artifact
+        lacking = f"{artifact.inputs['uri']}: no such repository"
+        told = Report(PERMANENT, "ModelNotFound", lacking, step=artifact.step, key=artifact.key)
+        self.report(intent, told)
+        self.jobs[-1] = replace(self.jobs[-1], complete=False, failed=True)
+
+
+def test_a_draft_that_cannot_be_fetched_is_told_by_its_field() -> None:
+    world = Unfetchable()
+    uri = "hf://acme/nothing@main"
+    drafts = {"method": "DraftModel", "model": {"uri": uri}}
+    world.edit(engine={"runtime": "VLLM"}, quantization={"weights": "None"}, speculative=drafts)
+    status, reason, message = world.condition("ModelReady")
+    assert (status, reason) == ("False", "ModelNotFound")
+    assert message == (
+        f"speculative.model: model {draft_key(world.spec)} failed for good: {uri}: no such "
+        "repository"
+    )
+    assert world.condition("Ready")[2] == message
+    assert world.condition("Accepted")[1] == "FetchingModel"

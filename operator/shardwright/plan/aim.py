@@ -77,6 +77,9 @@ def aim(situation: Situation, shop: Shop) -> Aim:
             commit = _draft_pinned(situation, spec, claim)
             artifact = draft_artifact(spec, situation.settings, commit)
             fetching = chains.judge_artifact(claim.uid, artifact, shop)
+            if fetching.message:
+                # The model's own fetch is told by the same condition, in the same words.
+                fetching = replace(fetching, message=f"speculative.model: {fetching.message}")
             return Aim(None, revisions, fetching=fetching, model=record)
     filled = refuse_draft(spec, facts, drafts.facts if drafts else None) or _filled(
         situation, spec, facts, drafts.facts if drafts else None

@@ -97,7 +97,8 @@ def _accepted(findings: Findings) -> Say:
             "Accepted",
             "Unknown",
             "FetchingModel",
-            "the model's config.json is not known yet; it decides whether the shape fits",
+            "the config.json of the model, or of what drafts for it, is not known yet; it decides "
+            "whether the shape fits",
         )
     told = warned.told(findings.target.resolved) if findings.target is not None else ()
     if warnings := [reason for reason in told if reason.startswith(WARNING)]:
