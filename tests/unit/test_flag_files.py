@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -69,6 +70,58 @@ def test_a_misspelled_key_names_the_one_that_was_meant(name: str, near: str) -> 
     assert found is not None
     assert found.reason == "UnknownEngineConfig"
     assert f"did you mean {near}?" in found.message
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "said"),
+    [
+        (
+            vllm.ENGINE,
+            "tensorParallelSize",
+            (
+                "engine.config.tensorParallelSize is no long flag of it without its "
+                "dashes; did you mean tensor-parallel-size? It is set by the operator; use "
+                "parallelism.tensor instead"
+            ),
+        ),
+        (
+            vllm.ENGINE,
+            "foo",
+            "engine.config.foo is no long flag of it without its dashes; leave it out",
+        ),
+        (
+            vllm.ENGINE,
+            "no-enable-prefix-caching",
+            (
+                "engine.config.no-enable-prefix-caching is no long flag of it without its "
+                "dashes; a switch is turned off by false; did you mean enable-prefix-caching?"
+            ),
+        ),
+        (
+            sglang.ENGINE,
+            "max-rank",
+            (
+                "engine.config.max-rank is no long flag of it without its dashes; use "
+                "spec.lora.maxRank instead"
+            ),
+        ),
+    ],
+)
+def test_an_unknown_flag_is_told_with_what_to_write(engine: Direct, name: str, said: str) -> None:
+    assert refused(engine, **{name: 1}) == ("UnknownEngineConfig", said)
+
+
+@both
+def test_no_flag_is_offered_that_would_be_refused_in_its_turn(engine: Direct) -> None:
+    offered = 0
+    for name in sorted(flags(engine.record))[::5]:
+        _, message = refused(engine, **{f"{name}x": True})
+        for other in re.findall(r"did you mean ([^?]*)\?$", message):
+            for one in other.split(" or "):
+                offered += 1
+                reason, told = refused(engine, **{one: False})
+                assert not reason or ", it takes " in told, (name, told)
+    assert offered > 30
 
 
 @pytest.mark.parametrize(

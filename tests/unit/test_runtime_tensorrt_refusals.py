@@ -219,7 +219,95 @@ def test_build_options_without_a_build_step_are_refused() -> None:
             "UnknownEngineConfig",
             "did you mean enable_chunked_prefill?",
         ),
-        ("PyTorch", {"zzz": 1}, "UnknownEngineConfig", "TensorRTLLM 1.2.1"),
+        (
+            "TensorRT",
+            {"zzz": 1},
+            "UnknownEngineConfig",
+            (
+                "engine.config.zzz is not a key that TensorRTLLM 1.2.1 knows; leave it out, or "
+                "write one of cache_transceiver_config, enable_chunked_prefill, env_overrides, "
+                "guided_decoding_backend, kv_cache_config, load_format, otlp_traces_endpoint, "
+                "peft_cache_config, perf_metrics_max_requests, return_perf_metrics, "
+                "scheduler_config"
+            ),
+        ),
+        # the other spelling of a key, of a field of the spec, and of one that the operator sets
+        (
+            "PyTorch",
+            {"enableChunkedPrefill": True},
+            "UnknownEngineConfig",
+            "knows; did you mean enable_chunked_prefill?",
+        ),
+        (
+            "PyTorch",
+            {"maxBatchSize": 4},
+            "UnknownEngineConfig",
+            (
+                "knows; did you mean max_batch_size? It is set by the operator; use "
+                "engine.limits.maxBatchSize instead"
+            ),
+        ),
+        ("PyTorch", {"max_rank": 8}, "UnknownEngineConfig", "knows; use spec.lora.maxRank instead"),
+        (
+            "PyTorch",
+            {"max_input_length": 8},
+            "UnknownEngineConfig",
+            "knows; did you mean max_input_len? It is set by the operator; use engine.limits.",
+        ),
+        # in the wrong place
+        (
+            "PyTorch",
+            {"enable_block_reuse": True},
+            "UnknownEngineConfig",
+            "did you mean kv_cache_config.enable_block_reuse?",
+        ),
+        (
+            "TensorRT",
+            {"kv_cache_dtype": "fp8"},
+            "UnknownEngineConfig",
+            (
+                "did you mean kv_cache_config.dtype? It is set by the operator; use "
+                "quantization.kvCache instead"
+            ),
+        ),
+        (
+            "TensorRT",
+            {"kv_cache_config": {"max_batch_size": 4}},
+            "UnknownEngineConfig",
+            (
+                "engine.config.kv_cache_config.max_batch_size is not a key that TensorRTLLM 1.2.1 "
+                "knows; use spec.engine.limits.maxBatchSize instead"
+            ),
+        ),
+        (
+            "TensorRT",
+            {"moe_config": {"backend": "x"}},
+            "UnknownEngineConfig",
+            "no effect with engine.backend TensorRT",
+        ),
+        (
+            "PyTorch",
+            {"moe_config": {7: "x"}},
+            "UnknownEngineConfig",
+            (
+                "engine.config.moe_config.7 is not a key that TensorRTLLM 1.2.1 knows; leave it "
+                "out, or write one of moe_config.backend, moe_config.load_balancer, "
+                "moe_config.max_num_tokens"
+            ),
+        ),
+        # what this backend would not take is not offered
+        (
+            "TensorRT",
+            {"cuda_graph_confg": {}},
+            "UnknownEngineConfig",
+            "knows; leave it out, or write one of cache_transceiver_config, ",
+        ),
+        (
+            "PyTorch",
+            {"cuda_graph_confg": {}},
+            "UnknownEngineConfig",
+            "knows; did you mean cuda_graph_config?",
+        ),
         (
             "PyTorch",
             {"kv_cache_config": {"enable_block_reus": True}},

@@ -172,6 +172,32 @@ def test_other_runtimes_need_nothing_of_this() -> None:
             "gpuMemoryFraction",
         ),
         ({"config": {"max_queue_sise": 4}}, "UnknownEngineConfig", "did you mean max_queue_size?"),
+        (
+            {"config": {"foo": 4}},
+            "UnknownEngineConfig",
+            (
+                "engine.config.foo is no option of Triton's models for engines; leave it out, or "
+                "write one of add_special_tokens, batch_scheduler_policy, "
+            ),
+        ),
+        (
+            {"config": {"kv_cache_free_gpu_memory_fraction": 0.5}},
+            "UnknownEngineConfig",
+            (
+                "engines; did you mean kv_cache_free_gpu_mem_fraction? It is set by the operator; "
+                "use engine.limits.gpuMemoryFraction instead"
+            ),
+        ),
+        (
+            {"config": {"gpu_memory_fraction": 0.5}},
+            "UnknownEngineConfig",
+            "engines; use spec.engine.limits.gpuMemoryFraction instead",
+        ),
+        (
+            {"config": {"stats_max_iterations": 5}},
+            "UnknownEngineConfig",
+            "engines; did you mean iter_stats_max_iterations?",
+        ),
         ({"config": {"max_queue_size": "4"}}, "UnknownEngineConfig", "a whole number from 0"),
         ({"config": {"max_queue_size": True}}, "UnknownEngineConfig", "a whole number from 0"),
         ({"config": {"decoupled_mode": "true"}}, "UnknownEngineConfig", "true or false"),

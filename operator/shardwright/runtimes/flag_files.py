@@ -13,11 +13,11 @@ import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from importlib import resources
 from typing import Any
 
 from shardwright.runtimes.base import Refusal
+from shardwright.runtimes.unknown_keys import Keys, instead_of
 
 REASON_UNKNOWN = "UnknownEngineConfig"
 REASON_RESERVED = "ReservedEngineConfig"
@@ -53,7 +53,8 @@ def refuse_config(
     for name, value in config.items():
         entry = known.get(name)
         if entry is None:
-            return Refusal(REASON_UNKNOWN, _unknown(name, known, tool))
+            keys = _keys(known, owned, switches_off=switches_off)
+            return Refusal(REASON_UNKNOWN, _unknown(name, keys, tool))
         instead = owned.get(entry.get("flag", name))
         if instead is not None:
             return Refusal(
@@ -78,14 +79,28 @@ def refuse_config(
     return None
 
 
-def _unknown(name: str, known: Mapping[str, Any], tool: str) -> str:
-    wanted = name.lstrip("-").replace("_", "-").removeprefix("no-")
-    near = get_close_matches(wanted, list(known), n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+def _unknown(name: str, keys: Keys, tool: str) -> str:
+    plain = name.lstrip("-").removeprefix("no-").removeprefix("no_")
+    off = "; a switch is turned off by false" if plain != name.lstrip("-") else ""
     return (
-        f"engine.config.{name} is no long flag of {tool} without its dashes{hint} "
-        "(write enable-prefix-caching: false for a switch that is turned off)"
+        f"engine.config.{name} is no long flag of {tool} without its dashes{off}; "
+        f"{instead_of(plain, keys)}"
     )
+
+
+def _keys(
+    known: Mapping[str, Mapping[str, Any]], owned: Mapping[str, str], *, switches_off: bool
+) -> Keys:
+    """What may be offered: no key that would be refused in its turn."""
+    fields = {name: owned.get(entry.get("flag", name), "") for name, entry in known.items()}
+    free = [
+        name
+        for name, entry in known.items()
+        if not fields[name]
+        and not entry.get("deprecated")
+        and (switches_off or not entry.get("negated"))
+    ]
+    return Keys(free, {name: there for name, there in fields.items() if there})
 
 
 def _wrong(entry: Mapping[str, Any], value: object) -> str:

@@ -8,11 +8,11 @@ is offered for the PyTorch backend only: on the other one the runtime would drop
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from shardwright.api.spec import Backend, LLMDeploymentSpec
 from shardwright.runtimes.base import Refusal
+from shardwright.runtimes.unknown_keys import Keys, instead_of
 
 BOTH = frozenset({Backend.TENSORRT, Backend.PYTORCH})
 PYTORCH_ONLY = frozenset({Backend.PYTORCH})
@@ -150,7 +150,7 @@ def unknown_config(spec: LLMDeploymentSpec) -> Refusal | None:
     for name, value in engine.config.items():
         backends = CONFIG_KEYS.get(name)
         if backends is None:
-            return _unknown(spec, name, CONFIG_KEYS)
+            return _unknown(spec, name, _keys(engine.backend))
         if engine.backend not in backends:
             return Refusal(
                 "UnknownEngineConfig",
@@ -167,7 +167,7 @@ def unknown_config(spec: LLMDeploymentSpec) -> Refusal | None:
             )
         for inner in value:
             if inner not in NESTED_KEYS[name]:
-                return _unknown(spec, f"{name}.{inner}", [f"{name}.{k}" for k in NESTED_KEYS[name]])
+                return _unknown(spec, str(inner), _keys_inside(name))
     return None
 
 
@@ -178,11 +178,27 @@ def _paths(config: Mapping[str, Any]) -> Iterable[str]:
             yield from (f"{name}.{inner}" for inner in value)
 
 
-def _unknown(spec: LLMDeploymentSpec, path: str, known: Iterable[str]) -> Refusal:
-    near = get_close_matches(path, list(known), n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+def _unknown(spec: LLMDeploymentSpec, name: str, keys: Keys) -> Refusal:
     return Refusal(
         "UnknownEngineConfig",
-        f"engine.config.{path} is not a key that {spec.engine.runtime} {spec.engine.version} "
-        f"knows{hint}",
+        f"engine.config.{keys.path(name)} is not a key that {spec.engine.runtime} "
+        f"{spec.engine.version} knows; {instead_of(name, keys)}",
     )
+
+
+def _keys(backend: Backend | None) -> Keys:
+    """Every key that this backend takes, by its path."""
+    outer = [name for name, backends in CONFIG_KEYS.items() if backend in backends]
+    inner = [f"{name}.{key}" for name in outer for key in sorted(NESTED_KEYS.get(name, ()))]
+    return Keys((*outer, *inner), RESERVED_KEYS)
+
+
+def _keys_inside(block: str) -> Keys:
+    """Those of one block."""
+    start = f"{block}."
+    reserved = {
+        path.removeprefix(start): field
+        for path, field in RESERVED_KEYS.items()
+        if path.startswith(start)
+    }
+    return Keys(NESTED_KEYS[block], reserved, block)

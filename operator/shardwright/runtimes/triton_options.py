@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
@@ -18,6 +17,7 @@ from shardwright.api.spec import LLMDeploymentSpec
 from shardwright.runtimes.base import Refusal
 from shardwright.runtimes.tensorrt_paged import without_paged_context
 from shardwright.runtimes.triton_model_config import Value
+from shardwright.runtimes.unknown_keys import Keys, instead_of
 
 _LARGEST = 2**31 - 1
 _LARGEST_BYTES = 2**50
@@ -161,11 +161,10 @@ def refused_option(spec: LLMDeploymentSpec) -> Refusal | None:
             )
         option = OPTIONS.get(name)
         if option is None:
-            near = get_close_matches(name, list(OPTIONS), n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
             return Refusal(
                 "UnknownEngineConfig",
-                f"{path} is no option of Triton's models for engines{hint}",
+                f"{path} is no option of Triton's models for engines; "
+                f"{instead_of(name, Keys(OPTIONS, RESERVED))}",
             )
         if option.read(value) is None:
             return Refusal(
