@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from shardwright.cli.app import app
 from shardwright.cli.rejections import grouped, subject, total
+from shardwright.sizing.question import Limits
 from shardwright.sizing.result import Estimate, Rejection, StepTime
 from shardwright.sizing.shape import Precision, Shape
 
@@ -88,18 +89,21 @@ class TestGroups:
                 rejection("Slower", 2, score=0.5),
                 rejection("DoesNotFit", 4),
                 rejection("Faster", 2, score=0.9),
-            ]
+            ],
+            Limits(),
         )
         assert [group.code for group in found] == ["Faster", "Slower", "DoesNotFit"]
         assert [group.possible for group in found] == [True, True, False]
         assert total(found) == 4
 
     def test_the_closest_of_a_reason_speaks_first(self) -> None:
-        (group,) = grouped([rejection("DoesNotFit", n, why=f"lacks {8 - n}") for n in (1, 4, 2)])
+        (group,) = grouped(
+            [rejection("DoesNotFit", n, why=f"lacks {8 - n}") for n in (1, 4, 2)], Limits()
+        )
         assert [remark.message for remark in group.remarks] == ["lacks 4", "lacks 6", "lacks 7"]
 
     def test_one_message_is_told_once_with_its_count(self) -> None:
-        (group,) = grouped([rejection("DoesNotFit", n) for n in (1, 2, 4)])
+        (group,) = grouped([rejection("DoesNotFit", n) for n in (1, 2, 4)], Limits())
         (remark,) = group.remarks
         assert (remark.count, group.count) == (3, 3)
         assert remark.subject == "TP 4, 16-bit weights, 16-bit KV cache"
@@ -107,7 +111,7 @@ class TestGroups:
     def test_the_product_is_said_where_there_are_several(self) -> None:
         one = rejection("DoesNotFit", 1)
         other = Rejection("ProductUnknown", "no figures", "NVIDIA-X1")
-        subjects = {group.remarks[0].subject for group in grouped([one, other])}
+        subjects = {group.remarks[0].subject for group in grouped([one, other], Limits())}
         assert subjects == {f"TP 1, 16-bit weights, 16-bit KV cache on {H100}", "NVIDIA-X1"}
 
     @pytest.mark.parametrize(

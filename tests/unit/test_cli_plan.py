@@ -310,6 +310,20 @@ class TestNonePossible:
         assert not (hopeless.path / "plan.out").exists()
 
 
+def test_the_cause_is_told_first_and_what_follows_from_it_not_at_all(folder: Folder) -> None:
+    engine = {"runtime": "TensorRTLLM", "backend": "PyTorch"}
+    spec = {"engine": engine, "parallelism": {"expert": 3}}
+    folder.manifest(manifest("mistralai/Mixtral-8x7B-Instruct-v0.1", **spec))
+    folder.nodes([{"product": H100, "count": 2, "gpus": 8, "fabric": "RDMA"}])
+    for command in ("plan", "explain"):
+        result = folder.ask(command=command)
+        assert result.exit_code == 1
+        told = re.findall(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)+\b(?=[: ]*[(:])", result.stdout)
+        assert told[:1] == ["ExpertsNotDivisible"], result.stdout
+        assert "TensorOutsideDomain" not in result.stdout
+        assert "GroupsNotDivisible" not in result.stdout
+
+
 BASE = manifest("meta-llama/Llama-3.1-8B")
 WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
     "no object": ([], ("llmd.yaml", "no LLMDeployment")),

@@ -468,6 +468,18 @@ def test_a_model_too_large_for_all_gpus_is_refused_with_the_nearest_miss() -> No
     assert world.condition("Accepted")[0] == "True"
 
 
+def test_of_several_refusals_the_message_has_the_cause() -> None:
+    """Every number of ranks is refused with three experts, some for reasons of their own."""
+    engine = {"runtime": "TensorRTLLM", "backend": "PyTorch"}
+    uri = "hf://mistralai/Mixtral-8x7B-Instruct-v0.1@main"
+    world = World(hopper(2))
+    world.see(asked(model={"uri": uri}, engine=engine, parallelism={"expert": 3}))
+    assert world.condition("Accepted")[1] == "NoPlanPossible"
+    assert (
+        "nearest was expert 3: the model has 8 routed experts; use 1 or a divisor of their number"
+    ) in world.condition("Accepted")[2]
+
+
 def test_a_given_size_that_the_heads_refuse_names_the_size() -> None:
     world = World(hopper())
     world.see(asked(parallelism={"tensor": 3}))

@@ -65,7 +65,7 @@ def compared(
             choice = choose(model, Fleet((_plenty(group, NODES),)), workload, engine, limits)
             found += _held(model, group, choice, workload, engine)
             if choice.chosen is None:
-                first = grouped(choice.rejected)[0].remarks[0]
+                first = grouped(choice.rejected, limits)[0].remarks[0]
                 about = f"{fixed} weights" if fixed else "every precision"
                 refused.append(f"{group.product}, {about}: {first.message}")
     return _rows(found, workload.objective, prices), refused

@@ -52,7 +52,7 @@ def explain(
 def show(console: Console, found: Answer, most: int | None) -> None:
     """Print what was chosen in a line, then every reason with those that came closest."""
     chosen = found.choice.chosen
-    groups = grouped(found.choice.rejected)
+    groups = grouped(found.choice.rejected, found.manifest.limits)
     console.print(Text(f"{found.manifest.name} ({found.choice.model})", style="bold"))
     console.print(Padding(Text(wording.asked(found.manifest.workload)), (0, 0, 0, 2), expand=False))
     words = f"Chosen: {wording.headline(chosen)}" if chosen else "No plan is possible"

@@ -1,4 +1,4 @@
-"""Why the others were not chosen, grouped by reason, those that came closest first."""
+"""Why the others were not chosen, grouped by reason: causes first, then what came closest."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from shardwright.cli import wording
 from shardwright.sizing.memory_rules import held_words
+from shardwright.sizing.order import ranks, told_of
+from shardwright.sizing.question import Limits
 from shardwright.sizing.result import Rejection
 
 _BEST = float("inf")
@@ -46,33 +48,52 @@ class Group:
     remarks: tuple[Remark, ...]
 
 
-def grouped(rejected: Sequence[Rejection]) -> tuple[Group, ...]:
-    """Rejections by code: those that would run first, then those nearest to fitting."""
+def grouped(rejected: Sequence[Rejection], limits: Limits) -> tuple[Group, ...]:
+    """Rejections by code: those that would run first, then causes before what follows from them.
+
+    Args:
+        rejected: All of a choice.
+        limits: What the user has fixed, on which it depends what a cause is (`sizing.order`).
+    """
+    rank = ranks(rejected, limits)
+
+    def nearness(rejection: Rejection) -> tuple[float, ...]:
+        return (-rank(rejection), *_closeness(rejection))
+
     several = len({rejection.product for rejection in rejected}) > 1
     codes = dict.fromkeys(rejection.code for rejection in rejected)
     groups = [
-        _group(code, [rejection for rejection in rejected if rejection.code == code], several)
+        _group(
+            code,
+            [
+                told_of(one, rank(one))
+                for one in sorted(_of(code, rejected), key=nearness, reverse=True)
+            ],
+            product=several,
+        )
         for code in codes
     ]
-    best = {
-        code: max(_closeness(rejection) for rejection in rejected if rejection.code == code)
-        for code in codes
-    }
+    best = {code: max(map(nearness, _of(code, rejected))) for code in codes}
     return tuple(
         sorted(groups, key=lambda group: (not group.possible, tuple(-n for n in best[group.code])))
     )
 
 
-def _group(code: str, rejected: Sequence[Rejection], several: bool) -> Group:
+def _of(code: str, rejected: Sequence[Rejection]) -> list[Rejection]:
+    return [rejection for rejection in rejected if rejection.code == code]
+
+
+def _group(code: str, rejected: Sequence[Rejection], *, product: bool) -> Group:
+    """A group of rejections that are in the order of telling."""
     remarks: dict[str, list[Rejection]] = {}
-    for rejection in sorted(rejected, key=_closeness, reverse=True):
+    for rejection in rejected:
         remarks.setdefault(rejection.message, []).append(rejection)
     return Group(
         code=code,
         count=len(rejected),
         possible=any(rejection.score is not None for rejection in rejected),
         remarks=tuple(
-            Remark(subject(some[0], product=several), message, numbers(some[0]), len(some))
+            Remark(subject(some[0], product=product), message, numbers(some[0]), len(some))
             for message, some in remarks.items()
         ),
     )

@@ -115,7 +115,7 @@ def _changes(found: Answer) -> tuple[str, ...]:
 def _not_possible(found: Answer) -> Section:
     items = [
         f"{group.code}: {remark.message} ({remark.subject})"
-        for group in grouped(found.choice.rejected)
+        for group in grouped(found.choice.rejected, found.manifest.limits)
         for remark in group.remarks[:1]
     ]
     more = len(items) - _NOT_POSSIBLE_SHOWN

@@ -33,6 +33,7 @@ from shardwright.runtimes.base import Refusal
 from shardwright.sizing.choose import choose
 from shardwright.sizing.hardware import NumberType, hardware
 from shardwright.sizing.model import Model
+from shardwright.sizing.order import ranks, told_of
 from shardwright.sizing.precisions import sixteen_bit
 from shardwright.sizing.precisions import words as precision_words
 from shardwright.sizing.question import Fleet, Limits, Workload
@@ -223,16 +224,24 @@ def _answer(
     model: Model, fleet: Fleet, workload: Workload, engine: EngineSettings, limits: Limits
 ) -> Answer:
     choice = choose(model, fleet, workload, engine, limits)
-    return Answer(choice.chosen, choice.runner_up, "" if choice.chosen else _nearest(choice))
+    return Answer(
+        choice.chosen, choice.runner_up, "" if choice.chosen else _nearest(choice, limits)
+    )
 
 
-def _nearest(choice: Choice) -> str:
-    """The refusal that lacked least: by the memory that was left, else the last one asked."""
-    near = [one for one in choice.rejected if one.code in _NEAR and one.memory is not None]
-    if near:
+def _nearest(choice: Choice, limits: Limits) -> str:
+    """The refusal that tells most: a cause (`sizing.order`), or what lacked least.
+
+    Of several it is that with the most memory left, else the last one asked.
+    """
+    rank = ranks(choice.rejected, limits)
+    first = min(map(rank, choice.rejected), default=None)
+    told = [one for one in choice.rejected if rank(one) is first]
+    if near := [one for one in told if one.code in _NEAR and one.memory is not None]:
         return _refused(max(near, key=_left))
-    few = [one for one in choice.rejected if one.code.startswith("NotEnough")]
-    return _refused((few or choice.rejected)[-1]) if choice.rejected else ""
+    few = [one for one in told if one.code.startswith("NotEnough")]
+    last = (few or told)[-1:]
+    return _refused(told_of(last[0], rank(last[0]))) if last else ""
 
 
 def _left(one: Rejection) -> float:

@@ -56,16 +56,15 @@ class Subject:
         return self.shape.tensor // self.shape.attention_data
 
 
-def groups_divide(subject: Subject) -> Refusal | None:
-    """Expert and attention groups need equally many ranks, and experts to put in them."""
+def experts_divide(subject: Subject) -> Refusal | None:
+    """Groups need experts to put in them, and a runtime that can."""
     shape, experts = subject.shape, _experts(subject.model)
-    for name, value in (("expert", shape.expert), ("attentionData", shape.attention_data)):
-        if shape.tensor % value:
-            return Refusal(
-                "GroupsNotDivisible",
-                f"{name} {value} does not divide tensor {shape.tensor}: every group needs equally "
-                f"many ranks; use a divisor of {shape.tensor}",
-            )
+    if shape.attention_data > 1 and not experts:
+        return Refusal(
+            "AttentionDataWithoutExperts",
+            f"attentionData {shape.attention_data}: without experts to share, replicas do the same "
+            "and talk less; use replicas",
+        )
     if shape.expert > 1 and (not experts or experts % shape.expert):
         found = counted(experts, "routed expert") if experts else "no routed experts"
         return Refusal(
@@ -78,12 +77,19 @@ def groups_divide(subject: Subject) -> Refusal | None:
             f"attentionData {shape.attention_data} with engine.backend TensorRT: attention by data "
             "is an option of the PyTorch backend; use that, or attentionData 1",
         )
-    if shape.attention_data > 1 and not experts:
-        return Refusal(
-            "AttentionDataWithoutExperts",
-            f"attentionData {shape.attention_data}: without experts to share, replicas do the same "
-            "and talk less; use replicas",
-        )
+    return None
+
+
+def groups_divide(subject: Subject) -> Refusal | None:
+    """Expert and attention groups need equally many ranks."""
+    shape = subject.shape
+    for name, value in (("expert", shape.expert), ("attentionData", shape.attention_data)):
+        if shape.tensor % value:
+            return Refusal(
+                "GroupsNotDivisible",
+                f"{name} {value} does not divide tensor {shape.tensor}: every group needs equally "
+                f"many ranks; use a divisor of {shape.tensor}",
+            )
     return None
 
 
@@ -225,6 +231,7 @@ def gpus_suffice(subject: Subject) -> Refusal | None:
 
 ShapeRule = Callable[[Subject], Refusal | None]
 SHAPE_RULES: tuple[ShapeRule, ...] = (
+    experts_divide,  # first: whatever the number of ranks, the model has these experts
     tensor_inside_domain,
     groups_divide,
     heads_divide,
