@@ -600,10 +600,15 @@ class TestManifest:
             ),
             (
                 {
-                    "engine": {"runtime": "VLLM"},
-                    "quantization": {"accuracy": {"task": "mmlu", "maxDrop": 1}},
+                    "quantization": {
+                        "accuracy": {
+                            "task": "perplexity",
+                            "dataset": "text.txt",
+                            "maxPerplexity": 9,
+                        }
+                    },
                 },
-                ("BaselineUnavailable", "give its score"),
+                ("AccuracyTaskNotSupported", "perplexity"),
             ),
             (
                 {"speculative": {"method": "MTP"}, "engine": {"backend": "PyTorch"}},
