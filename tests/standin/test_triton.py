@@ -220,6 +220,10 @@ def test_it_streams_where_it_is_asked_to(
         ({"text_input": "x", "max_tokens": 9999}, "maximum sequence length"),
         ({"text_input": "x", "max_tokens": 2, "stream": True}, "exactly 1 response"),
         ({"text_input": "x", "max_tokens": 2, "temperature": 0.5}, "does not play temperature"),
+        (
+            {"text_input": "x", "max_tokens": 2, "return_log_probs": True},
+            "does not play return_log_probs True",
+        ),
     ],
 )
 def test_requests_that_are_refused(alone: Pod, body: dict[str, Any], words: str) -> None:
