@@ -75,7 +75,14 @@ def grouped(rejected: Sequence[Rejection], limits: Limits) -> tuple[Group, ...]:
     ]
     best = {code: max(map(nearness, _of(code, rejected))) for code in codes}
     return tuple(
-        sorted(groups, key=lambda group: (not group.possible, tuple(-n for n in best[group.code])))
+        sorted(
+            groups,
+            key=lambda group: (
+                not group.possible,
+                tuple(-part for part in best[group.code]),
+                group.code,
+            ),
+        )
     )
 
 
