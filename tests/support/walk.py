@@ -69,6 +69,7 @@ class Walk(World):
         self.trace: list[str] = []
         self.tables: dict[str, AdapterTable] = {}
         self.flying: dict[str, Report] = {}  # what Jobs that have not ended will have told, by UID
+        self.wished: dict[tuple[int, int], str] = {}  # what groups were last wished for as
         self.loading: set[str] = set()  # pods that are not ready yet
         self.measures: dict[str, float] = {}  # what Jobs told, by the key of the score
         self.deaf = False  # whether this operator has not heard of leaders yet
@@ -207,10 +208,10 @@ class Walk(World):
         same pods become another revision's.
         """
         known = {revision.name: revision for revision in self.revisions}
-        wished = {(wish.index, wish.incarnation): wish.revision for wish in self.status.groups}
+        self.wished |= {(one.index, one.incarnation): one.revision for one in self.status.groups}
         for pod in self.pods:
             if pod.labels.get(names.LABEL_PROTECTED) == "true":
-                revision = known[wished.get(slot_of(pod), pod.labels[names.LABEL_REVISION])]
+                revision = known[self.wished.get(slot_of(pod), pod.labels[names.LABEL_REVISION])]
                 assert self.was_proven(revision.resolved), (pod.name, self.trace[-8:])
 
     def tells_what_stands(self) -> None:
