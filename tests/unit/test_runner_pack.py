@@ -190,7 +190,7 @@ def test_every_module_of_the_packed_runner_loads(packed: Path, python: str) -> N
 def test_the_packed_runner_starts_and_knows_its_verbs(packed: Path, python: str) -> None:
     done = subprocess.run([python, str(packed)], capture_output=True, text=True, check=False)
     assert done.returncode == USAGE
-    assert "expected one of step, sweep, serve, fetch" in done.stdout
+    assert "expected one of step, beside, sweep, serve, fetch" in done.stdout
 
 
 def test_a_python_that_is_too_old_says_so_in_the_report(tmp_path: Path, packed: Path) -> None:

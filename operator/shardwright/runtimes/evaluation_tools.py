@@ -142,8 +142,11 @@ def longest(spec: LLMDeploymentSpec) -> int:
 
 
 def passage_bytes(spec: LLMDeploymentSpec) -> int:
-    """Bytes of a passage at most: no tokenizer makes more tokens of it than that."""
-    return max(1, min(_PASSAGE_BYTES, spec.engine.limits.max_input_len, longest(spec) - 1))
+    """Bytes of a passage at most: no tokenizer makes more tokens of it than that.
+
+    A server may put one before them, and writes one behind them.
+    """
+    return max(1, min(_PASSAGE_BYTES, spec.engine.limits.max_input_len - 1, longest(spec) - 2))
 
 
 def _perplexity(spec: LLMDeploymentSpec) -> Command:
