@@ -73,7 +73,8 @@ def served(kube: Kube, claim: Claim, key: str) -> bool:
         claim.state(key) == "Ready"
         and key in claim.there("engine")
         and following.get("key", key) == key
-        and reason not in ("Restoring", "Purging", "Building", "Quantizing", "Fetching", None)
+        and reason
+        not in ("Restoring", "Purging", "Building", "Converting", "Quantizing", "Fetching", None)
     )
 
 

@@ -19,7 +19,7 @@ from shardwright.observe.world import (
     RecordState,
     Resources,
 )
-from shardwright.plan.attempts import Chain, Next, Shop, Tries
+from shardwright.plan.attempts import Chain, Next, Shop, Tries, doing
 from shardwright.plan.chain import MAX_REBUILDS, judge, judge_artifact, missing
 from shardwright.plan.resolve import model_key, resolve
 from shardwright.plan.stepfaults import floors
@@ -210,7 +210,20 @@ def test_create_the_first_attempt() -> None:
 def test_the_chain_starts_at_its_first_missing_link() -> None:
     chain = ruling(record(CHECKPOINT, state=RecordState.TRASHED))
     assert (chain.next, chain.artifact) == (Next.CREATE, CHECKPOINT)
-    assert chain.reason == "Quantizing"
+    assert chain.reason == "Converting"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "word"),
+    [
+        ({"dtype": "bfloat16"}, "Converting"),
+        ({"weights": "FP8"}, "Quantizing"),
+        ({"kvCache": "INT8"}, "Quantizing"),
+        ({"calibration": {"size": 512}}, "Quantizing"),
+    ],
+)
+def test_a_checkpoint_of_16_bits_is_only_converted(inputs: dict[str, object], word: str) -> None:
+    assert doing(replace(CHECKPOINT, inputs=inputs)) == word
 
 
 def test_place_a_suspended_job() -> None:

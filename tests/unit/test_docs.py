@@ -7,10 +7,14 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+from shardwright.api import names
 from shardwright.api.changes import SPEC_CLASSES, ChangeClass, effects
 from shardwright.api.settings import Settings
 from shardwright.api.spec import Backend
+from shardwright.benchmark.job import LABEL_BENCHMARK
+from shardwright.runtimes import sglang_serve, triton_serve, vllm_serve
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ROOT / "operator/shardwright"
@@ -273,3 +277,25 @@ def test_requests_to_a_deployment_s_service_go_to_its_port(path: Path) -> None:
     """The Service listens on the port of HTTP itself; pods have their own."""
     asked = re.findall(r"https?://(llama-[\w-]+|<name>)(:\d+)?/", path.read_text(encoding="utf-8"))
     assert {port for _, port in asked} <= {""}
+
+
+def test_the_ports_that_policies_must_open_are_the_ones_that_pods_use() -> None:
+    section = (ROOT / "docs/security.md").read_text(encoding="utf-8").split("denies by default")[1]
+    known = {
+        names.PORT_HTTP,
+        names.PORT_RUNNER,
+        names.PORT_CHANNEL,
+        vllm_serve.MASTER_PORT,
+        sglang_serve.DIST_PORT,
+        triton_serve.PORT_GRPC,
+        triton_serve.PORT_METRICS,
+    }
+    told = {int(number) for number in re.findall(r"\b\d{4,5}\b", section)}
+    assert told == known
+    (block,) = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
+    policy = yaml.safe_load(block)
+    assert policy["spec"]["podSelector"] == {"matchLabels": {names.LABEL_DEPLOYMENT: "llama-8b"}}
+    for label in (names.LABEL_STEP, LABEL_BENCHMARK):
+        assert f"{{key: {label}, operator: Exists}}" in block
+    opened = [rule.get("ports") for rule in policy["spec"]["ingress"]]
+    assert opened == [None, [{"port": names.PORT_HTTP}], [{"port": names.PORT_RUNNER}]]

@@ -174,3 +174,11 @@ def test_no_taken_value_can_be_read_as_another_flag(config: dict[str, Any]) -> N
         for value in config.values():
             texts = [value] if isinstance(value, str) else value if isinstance(value, list) else []
             assert not any(text.startswith("-") for text in texts)
+
+
+def test_a_token_does_not_stand_in_the_spec_for_all_to_read() -> None:
+    for name in ("hf-token", "hf_token"):
+        reason, message = refused(vllm.ENGINE, **{name: "hf_x"})
+        assert reason == "ReservedEngineConfig"
+        assert "use model.secretRef instead" in message
+        assert "hf_x" not in message

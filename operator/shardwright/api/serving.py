@@ -9,11 +9,12 @@ import re
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from shardwright.api.accuracy import Accuracy
 from shardwright.api.engines import DEFAULT_BACKENDS, with_defaults
 from shardwright.api.model import Model, SecretReference
+from shardwright.api.plain import plain
 from shardwright.api.rules import Rule
 from shardwright.api.scalars import Bool, Float, Int, LabelValue
 
@@ -250,7 +251,7 @@ class EngineSpec(Model):
     ) = Field(default=None, description="Replaces the image known for runtime and version.")
     limits: Limits = Field(default_factory=Limits, description="Build and run limits.")
     build: Build = Field(default_factory=Build, description="Build options.")
-    config: Annotated[dict[str, Any], Field(max_length=64)] = Field(
+    config: Annotated[dict[str, Any], Field(max_length=64), AfterValidator(plain)] = Field(
         default_factory=dict,
         description="Passed on to the runtime's own configuration file, checked against the keys "
         "that this version knows. VLLM, SGLang and NIM: long flags without their dashes.",

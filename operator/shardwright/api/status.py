@@ -133,7 +133,8 @@ class NextEngine(StatusModel):
     key: str = ""
     revision: str = ""
     step: str = Field(
-        default="", description="Fetching, Quantizing, Building, Measuring, Proving, Rolling."
+        default="",
+        description="Fetching, Converting, Quantizing, Building, Measuring, Proving, Rolling.",
     )
     reason: str = Field(default="", description="What the user changed, old value → new value.")
     attempt: int = 0

@@ -18,6 +18,7 @@ from rich.text import Text
 from shardwright.api.asked import AskedSpec
 from shardwright.api.settings import Settings
 from shardwright.api.status import LLMDeploymentStatus
+from shardwright.api.yamltext import load
 from shardwright.apply.errors import ClusterError
 from shardwright.cli import wording
 from shardwright.cli.reading import BadInputError, faults, read_text
@@ -91,7 +92,7 @@ def described(text: str, source: str, told: list[Symptom]) -> Observed:
         BadInputError: No YAML, or an unknown field, symptom or value; the message names it.
     """
     try:
-        raw = yaml.safe_load(text)
+        raw = load(text)
     except yaml.YAMLError as error:
         raise BadInputError(f"{source}: no YAML: {error}") from error
     if not isinstance(raw, dict):

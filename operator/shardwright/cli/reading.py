@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from shardwright.api.problems import problems
 from shardwright.api.settings import Settings
+from shardwright.api.yamltext import load_all
 from shardwright.observe.nodes import node_view
 from shardwright.observe.projections import pod_view
 from shardwright.observe.quantity import QuantityError
@@ -75,7 +76,7 @@ def documents(text: str, source: str) -> list[Any]:
         BadInputError: It is no YAML.
     """
     try:
-        return [found for found in yaml.safe_load_all(text) if found is not None]
+        return [found for found in load_all(text) if found is not None]
     except yaml.YAMLError as error:
         raise BadInputError(f"{source}: no YAML: {error}") from error
     except RecursionError as error:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from shardwright.api.problems import problems
 from shardwright.api.settings import Settings
+from shardwright.api.yamltext import load
 
 CONFIG_VARIABLE: Final = "SHARDWRIGHT_CONFIG"
 OVERRIDES: Final[Mapping[str, str]] = {
@@ -59,7 +60,7 @@ def load_settings(
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -27,13 +27,23 @@ from shardwright.runner.contract import (
 
 # A pod that is refused is missing for longer.
 _POD_SECONDS = 10.0
-DOING = {
+_DOING = {
     STEP_MODEL: "Fetching",
     STEP_ADAPTER: "Fetching",
     STEP_CHECKPOINT: "Quantizing",
     STEP_ENGINE: "Building",
     STEP_SCORE: "Measuring",
 }
+
+# Inputs of a checkpoint that has fewer bits than the model.
+_FEWER_BITS = ("weights", "kvCache", "calibration")
+
+
+def doing(artifact: Artifact) -> str:
+    """What a step does, in one word; a checkpoint of 16 bits is only split into ranks."""
+    if artifact.step == STEP_CHECKPOINT and not any(map(artifact.inputs.get, _FEWER_BITS)):
+        return "Converting"
+    return _DOING[artifact.step]
 
 
 class Next(StrEnum):
@@ -127,7 +137,7 @@ def judge_job(
                 job.attempt,
                 job,
                 report,
-                reason=DOING[artifact.step],
+                reason=doing(artifact),
                 message=f"{artifact.step} {artifact.key} is there",
             )
         return _count(
@@ -156,8 +166,8 @@ def judge_job(
             artifact,
             job.attempt,
             job,
-            reason=DOING[artifact.step],
-            message=f"{DOING[artifact.step].lower()} {artifact.key}: Job {job.name} gets a node",
+            reason=doing(artifact),
+            message=f"{doing(artifact).lower()} {artifact.key}: Job {job.name} gets a node",
         )
     where = (pod.node or pod.pin) if pod else job.node
     dead = None if shop.fleet_lost else dead_node(where, shop.nodes, shop.now, shop.timeouts)
@@ -175,7 +185,7 @@ def judge_job(
 
 
 def _running(artifact: Artifact, job: JobView, pod: PodView | None, now: float) -> Chain:
-    doing = DOING[artifact.step]
+    word = doing(artifact)
     if pod is not None and pod.waiting in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName"):
         return Chain(
             Next.WAIT,
@@ -208,8 +218,8 @@ def _running(artifact: Artifact, job: JobView, pod: PodView | None, now: float) 
         artifact,
         job.attempt,
         job,
-        reason=doing,
-        message=f"{doing.lower()} {artifact.key}{where}, attempt {job.attempt}"
+        reason=word,
+        message=f"{word.lower()} {artifact.key}{where}, attempt {job.attempt}"
         f"{podless if pod is None and not left else ''}",
         delay=left,
     )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwright.observe.world import JobView, Record, RecordState
-from shardwright.plan.attempts import DOING, Chain, Next, Shop, Tries, judge_job, report_of
+from shardwright.plan.attempts import Chain, Next, Shop, Tries, doing, judge_job, report_of
 from shardwright.plan.breakage import dead_node
 from shardwright.plan.collection import UNUSABLE, leaving, restorable
 from shardwright.plan.gate import unscored
@@ -186,8 +186,8 @@ def _judge_recorded(claim_uid: str, artifact: Artifact, record: Record | None, s
         attempt=attempt,
         source=sources.source,
         also_attempts=sources.also_attempts,
-        reason=DOING[artifact.step],
-        message=f"{DOING[artifact.step].lower()} {artifact.key}",
+        reason=doing(artifact),
+        message=f"{doing(artifact).lower()} {artifact.key}",
     )
 
 

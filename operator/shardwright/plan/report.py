@@ -29,7 +29,7 @@ from shardwright.plan import warned
 from shardwright.plan.adapter_report import adapters_status
 from shardwright.plan.adapters import advice
 from shardwright.plan.advice import advised
-from shardwright.plan.attempts import DOING
+from shardwright.plan.attempts import doing
 from shardwright.plan.conditions import Outcome, Say, conditions, fault
 from shardwright.plan.gate import Answer, limit_words, verdict
 from shardwright.plan.groups import Group, State
@@ -250,7 +250,7 @@ def _engine(
         if chain is None or chain.artifact is None:
             chain = findings.scoring
         if chain is not None and chain.artifact is not None:
-            step = DOING[chain.artifact.step]
+            step = doing(chain.artifact)
         coming = NextEngine(
             key=target.resolved.serve_key,
             revision=target.name,

@@ -44,7 +44,7 @@ def unknown_version(asked: Asked) -> Refusal | None:
         return Refusal(
             "UnknownVersion",
             f"engine.version {engine.version}: the command line of {engine.runtime} is recorded "
-            f"for {known} only; use that",
+            f"for {known} only; use that, or leave engine.version out",
         )
     mirrored = asked.settings.images if asked.settings else {}
     if (

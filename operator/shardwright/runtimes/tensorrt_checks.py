@@ -59,7 +59,7 @@ def unknown_version(asked: Asked) -> Refusal | None:
         return Refusal(
             "UnknownVersion",
             f"engine.version {engine.version}: the command line of {engine.runtime} is known for "
-            f"versions 1.x only; known are {known}",
+            f"versions 1.x only; known are {known}. Use one of them, or leave engine.version out",
         )
     mirrored = asked.settings.images if asked.settings else {}
     if (

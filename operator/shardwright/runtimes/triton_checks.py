@@ -55,7 +55,8 @@ def unknown_version(asked: Asked) -> Refusal | None:
         return Refusal(
             "UnknownVersion",
             f"engine.version {engine.version}: for Triton it is the version of TensorRT-LLM that "
-            f"its image holds, of which 1.x is known; known are {known}",
+            f"its image holds, of which 1.x is known; known are {known}. Use one of them, or leave "
+            "engine.version out",
         )
     mirrored = asked.settings.images if asked.settings else {}
     if (

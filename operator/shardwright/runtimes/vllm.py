@@ -34,6 +34,8 @@ OWNED: Mapping[str, str] = owned_by(
     *direct_lora.VLLM_OWNED,
     *direct_speculative.VLLM_OWNED,
     ("model.uri", ("model", "tokenizer", "revision", "code-revision", "tokenizer-revision")),
+    # A token here would stand in the spec and in every revision of it, for all to read.
+    ("model.secretRef", ("hf-token",)),
     ("model.servedName", ("served-model-name",)),
     ("model.trustRemoteCode", ("trust-remote-code",)),
     ("model.dtype", ("dtype",)),

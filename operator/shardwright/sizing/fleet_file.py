@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from shardwright.api.model import Model
 from shardwright.api.problems import problems
+from shardwright.api.yamltext import load
 from shardwright.observe.products import base_product, nvlink_prior
 from shardwright.sizing.fleet_nodes import ASSUMED_RDMA_GBPS, memory_of, named
 from shardwright.sizing.hardware import UnknownHardwareError, hardware
@@ -84,7 +85,7 @@ def fleet_of_yaml(text: str) -> Fleet:
             a product that the file does not describe itself.
     """
     try:
-        raw = yaml.safe_load(text)
+        raw = load(text)
     except yaml.YAMLError as error:
         raise FleetError(f"nodes file: no YAML: {error}") from error
     if not isinstance(raw, dict):
