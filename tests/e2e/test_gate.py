@@ -94,9 +94,9 @@ def test_an_engine_made_worse_never_serves_and_the_old_one_goes_on(
 def test_a_candidate_that_answers_badly_gives_its_gpus_back(
     running: Operator, kube: Kube, h100s: list[str], player: PlayerControl
 ) -> None:
-    """Of several stages: the candidate itself is asked, by lm_eval."""
+    """Of several stages the candidate itself is asked, and a server of the 16-bit model beside."""
     player.add(worse("INT4AWQ", 20.0))
-    gate = {"task": "gsm8k", "minScore": 60.0}
+    gate = {"task": "gsm8k", "maxDrop": 1.0}
     split = {"tensor": 8, "pipeline": 2}
     kube.create(NAME, {"parallelism": split, "quantization": {"weights": "FP8", "accuracy": gate}})
     kube.wait_ready(NAME, PATIENCE)
@@ -104,12 +104,15 @@ def test_a_candidate_that_answers_badly_gives_its_gpus_back(
     kube.edit(NAME, {"quantization": {"weights": "INT4AWQ"}})
     kube.wait_reason(NAME, "Stalled", "AccuracyTooLow", PATIENCE)
     kube.wait("the candidate's pods gone", lambda: uids(kube) == old, PATIENCE)
-    (asked,) = {
-        container["image"]
-        for job in scores(kube)
-        for container in job["spec"]["template"]["spec"]["containers"]
-    }
-    assert asked == "registry.example.com/lm-eval:0.4.9.2"
+    pods = [job["spec"]["template"]["spec"] for job in scores(kube)]
+    asked = {container["image"] for pod in pods for container in pod["containers"]}
+    assert asked == {"registry.example.com/lm-eval:0.4.9.2"}
+    # The 16-bit model once; both candidates where they ran.
+    (server,) = [container for pod in pods for container in pod.get("initContainers", ())]
+    assert len(pods) == 3
+    assert server["restartPolicy"] == "Always"
+    assert server["image"] == kube.pods(NAME)[0]["spec"]["containers"][0]["image"]
+    assert server["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
 
 def test_another_gate_over_what_serves_replaces_no_pod(
