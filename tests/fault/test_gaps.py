@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -28,47 +30,54 @@ class Fills:
             raise ExceptionGroup("lists", [Unavailable("list", 503, "", "away")])
 
 
-async def refreshing(fills: Fills, *, period: float = 60.0, seconds: float) -> Refresher:
+@asynccontextmanager
+async def refreshing(
+    fills: Fills, *, period: float = 60.0, quiet: float = 0.05
+) -> AsyncIterator[Refresher]:
     refresher = Refresher(
         fills,
         resync_seconds=period,
         clock=time.monotonic,
-        quiet_seconds=0.05,
+        quiet_seconds=quiet,
         jitter=lambda: 0.5,
     )
     task = asyncio.create_task(refresher.run())
-    await asyncio.sleep(seconds)
+    yield refresher
     task.cancel()
-    return refresher
+
+
+async def rounds(fills: Fills, count: int) -> None:
+    async with asyncio.timeout(30):
+        while len(fills.rounds) < count:  # noqa: ASYNC110 - a list, filled elsewhere
+            await asyncio.sleep(0.01)
 
 
 async def test_everything_is_listed_once_the_watches_have_begun() -> None:
     fills = Fills()
-    await refreshing(fills, seconds=0.2)
+    async with refreshing(fills):
+        await rounds(fills, 1)
+        await asyncio.sleep(0.2)
     assert fills.rounds == [{watch.kind for watch in WATCHES}]
 
 
 async def test_a_kind_whose_watch_listed_anew_is_listed_after_the_last_of_it() -> None:
     fills = Fills()
-    refresher = Refresher(
-        fills, resync_seconds=60, clock=time.monotonic, quiet_seconds=0.1, jitter=lambda: 0.5
-    )
-    task = asyncio.create_task(refresher.run())
-    await asyncio.sleep(0.2)
-    fills.rounds.clear()
-    for _ in range(4):
-        refresher.watch_listed(POD)
-        await asyncio.sleep(0.03)
-        assert fills.rounds == []
-    await asyncio.sleep(0.2)
+    async with refreshing(fills, quiet=1.0) as refresher:
+        await rounds(fills, 1)
+        fills.rounds.clear()
+        for _ in range(4):
+            refresher.watch_listed(POD)
+            await asyncio.sleep(0.3)
+            assert fills.rounds == []
+        await rounds(fills, 1)
+        await asyncio.sleep(0.2)
     assert fills.rounds == [{POD}]
-    task.cancel()
 
 
 async def test_everything_is_listed_from_time_to_time() -> None:
     fills = Fills()
-    await refreshing(fills, period=0.1, seconds=0.6)
-    assert len(fills.rounds) >= 3
+    async with refreshing(fills, period=0.1):
+        await rounds(fills, 3)
     assert all(NODE in kinds for kinds in fills.rounds)
 
 
@@ -78,8 +87,8 @@ async def test_a_list_that_fails_is_taken_again_and_ends_nothing(
     monkeypatch.setattr("shardwright.control.refresh._RETRY_SECONDS", 0.05)
     fills = Fills()
     fills.fail = True
-    await refreshing(fills, seconds=0.4)
-    assert len(fills.rounds) >= 3
+    async with refreshing(fills):
+        await rounds(fills, 3)
 
 
 def test_a_queue_that_stands_still_makes_the_process_unhealthy() -> None:

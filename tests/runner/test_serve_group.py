@@ -267,7 +267,7 @@ def test_a_pod_told_to_end_while_it_waits_ends_at_once(group: World) -> None:
     started = time.monotonic()
     leader.signal(signal.SIGTERM)
     assert leader.end().outcome == "Done"
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 def test_shared_memory_of_a_killed_group_is_removed_before_the_pod_ends(group: World) -> None:

@@ -162,7 +162,7 @@ def test_a_busy_engine_costs_traffic_at_most_and_never_its_life(tmp_path: Path) 
         while time.monotonic() < ends:
             asked = time.monotonic()
             assert pod.get("/healthz")[0] == 200
-            assert time.monotonic() - asked < 2
+            assert time.monotonic() - asked < 10
             time.sleep(0.2)
         os.kill(server, signal.SIGCONT)
         ready(pod)

@@ -181,7 +181,7 @@ def test_nobody_is_asked_and_nothing_told_before_it_serves_or_while_it_drains() 
         views.append(replace(VIEW, phase=DRAINING))
         assert watch.look(time.monotonic()).values == {}
         assert value(shown(watch), "shardwright_requests_running") is None
-        time.sleep(0.15)
+        time.sleep(1)  # what was under way
         seen = len(server.asked)
         time.sleep(0.3)
         assert len(server.asked) == seen
@@ -208,7 +208,7 @@ def test_a_drained_list_of_iterations_counts_on_and_its_mark_moves() -> None:
             first = watch.mark()
             eventually(lambda: watch.mark() != first)
             server.pages["/metrics"] = (200, "[]")
-            time.sleep(0.2)
+            time.sleep(1)  # what was under way
             kept = watch.look(time.monotonic()).values["shardwright_generation_tokens_total"]
             time.sleep(0.2)
             look = watch.look(time.monotonic())

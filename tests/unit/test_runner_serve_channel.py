@@ -254,7 +254,7 @@ def test_a_peer_that_dawdles_is_not_waited_for() -> None:
         started = time.monotonic()
         with pytest.raises(SilentError):
             read_frame(far, 1000, soon(0.4))
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 4
         stop.set()
         thread.join(5)
 
