@@ -9,8 +9,14 @@ from shardwright_standin import commandline
 from tests.golden import specs
 from tests.unit.test_gate import IMAGE, SETTINGS, resolved, spec
 
+from shardwright.api.names import LABEL_KEY, LABEL_STEP
+from shardwright.api.settings import Settings
+from shardwright.observe.projections import job_view
+from shardwright.observe.quantity import resources_of
 from shardwright.observe.requests import pod_requests
+from shardwright.observe.world import JobView, PodView
 from shardwright.plan.revisions import dump, load
+from shardwright.plan.stepfaults import Blame, at_least, floors, memory_raised, step_fault
 from shardwright.render.jobs import SERVER, step_job
 from shardwright.resolved import Resolved, Score, ServerBeside
 from shardwright.runner.contract import ENV_REQUEST, StepRequest, decode
@@ -205,3 +211,64 @@ def test_nims_container_serves_no_plain_model_beside() -> None:
     assert 'baseline: "68.2"' in found.message
     for changes in (STAGES, VLLM, SGLANG):
         assert refuse(spec(GSM8K, **changes), SETTINGS) is None
+
+
+def raised(**memory: str) -> Settings:
+    """Settings of an administrator who has given more memory since, by field."""
+    given = {field: {"memory": amount} for field, amount in memory.items()}
+    return SETTINGS.model_validate({**SETTINGS.model_dump(by_alias=True), **given})
+
+
+@pytest.mark.parametrize(
+    ("memory", "server", "tool"),
+    [
+        ({"stepResources": "65Gi"}, 65, 0),
+        ({"stepResources": "200Gi"}, 200, 0),
+        ({"fetchResources": "50Gi"}, 0, 50),
+    ],
+)
+def test_memory_that_was_raised_since_goes_to_the_container_that_it_is_named_for(
+    memory: dict[str, str], server: int, tool: int
+) -> None:
+    found, one = baseline(GSM8K, **VLLM)
+    last = JobView("llm", "j", "u", requests=one.resources)
+    more = at_least(one, floors(raised(**memory)))
+    assert isinstance(more, Score)
+    assert memory_raised(more, last)
+    pod = pod_of(found, more)
+    (tools,), (servers,) = pod["containers"], pod["initContainers"]
+    had = {"server": server_of(one).resources, "tool": one.resources - server_of(one).resources}
+    wanted = {
+        "server": server * 2**30 or had["server"].memory_bytes,
+        "tool": tool * 2**30 or had["tool"].memory_bytes,
+    }
+    for name, container in (("server", servers), ("tool", tools)):
+        limit = container["resources"]["limits"]["memory"]
+        assert resources_of({"memory": limit}).memory_bytes == wanted[name], name
+    assert pod_requests({"spec": pod}) == more.resources
+
+
+def test_the_same_settings_change_nothing_of_a_server_and_its_tool() -> None:
+    _, one = baseline(GSM8K, **VLLM)
+    assert at_least(one, floors(SETTINGS)) == one
+
+
+def test_a_tool_out_of_memory_beside_its_server_names_its_own_limit() -> None:
+    found, one = baseline(GSM8K, **VLLM)
+    seen = job_view(
+        {
+            "metadata": {
+                "namespace": "llm",
+                "name": "j",
+                "uid": "u",
+                "labels": {LABEL_STEP: one.step, LABEL_KEY: one.key},
+            },
+            "spec": {"template": {"spec": pod_of(found, one)}},
+        }
+    )
+    killed = PodView("llm", "p", "p", node="n1", exit_reason="OOMKilled", exit_code=137)
+    fault = step_fault(seen, killed, None)
+    assert fault.blame is Blame.MEMORY
+    own = one.resources - server_of(one).resources
+    assert f"its limit of {own.memory_bytes / 2**30:.1f} GiB" in fault.cause
+    assert "raise fetchResources.memory" in fault.cause

@@ -164,6 +164,10 @@ def test_a_kill_is_a_memory_kill_unless_the_kernel_says_otherwise(code: int) -> 
     unknown = classify("tool", ending("loading", code), Surroundings(oom_kills=None))
     assert (unknown.outcome, unknown.reason) == ("Environment", REASON_OUT_OF_MEMORY)
     assert "stepResources.memory" in unknown.message
+    asks = classify("lm_eval", ending("loading", code), Surroundings(oom_kills=None))
+    assert "raise fetchResources.memory" in asks.message, "it computes nothing itself"
+    words = classify("lm_eval", ending("MemoryError", 1), NO_KILLS)
+    assert "raise fetchResources.memory" in words.message
     counted = classify("tool", ending("x", code), Surroundings(oom_kills=1, memory_limit=2**36))
     assert counted.reason == REASON_OUT_OF_MEMORY
     assert "64.0 GiB" in counted.message

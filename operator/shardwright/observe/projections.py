@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -73,11 +74,7 @@ def pod_view(body: Body) -> PodView:
     containers = status.get("containerStatuses") or ()
     waiting = _waiting([*(status.get("initContainerStatuses") or ()), *containers])
     # A sidecar is started again when it ends, and ended when the pod has: neither is the pod's end.
-    sidecars = {
-        item["name"]
-        for item in spec.get("initContainers") or ()
-        if item.get("restartPolicy") == "Always"
-    }
+    sidecars = {item["name"] for item in _sidecars(spec)}
     first = [
         item
         for item in status.get("initContainerStatuses") or ()
@@ -161,6 +158,7 @@ def job_view(body: Body) -> JobView:
         deleting=_deleting(meta),
         node=(template.get("nodeSelector") or {}).get(HOSTNAME_LABEL, ""),
         requests=pod_requests({"spec": template}),
+        beside=replace(pod_requests({"spec": {"containers": _sidecars(template)}}), pods=0),
         active=int(status.get("active") or 0),
         complete=bool(complete),
         failed=bool(failure),
@@ -312,6 +310,12 @@ def _meta(body: Body) -> Mapping[str, Any]:
 
 def _version(meta: Mapping[str, Any]) -> int:
     return int(meta.get("resourceVersion") or 0)
+
+
+def _sidecars(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Containers that run beside the others to the pod's end."""
+    inits = spec.get("initContainers") or ()
+    return [item for item in inits if item.get("restartPolicy") == "Always"]
 
 
 def _deleting(meta: Mapping[str, Any]) -> bool:

@@ -187,6 +187,7 @@ class JobView:
     deleting: bool = False
     node: str = ""  # where its template is pinned
     requests: Resources = Resources()
+    beside: Resources = Resources()  # of these, what sidecars have
     active: int = 0
     complete: bool = False
     failed: bool = False  # Failed or FailureTarget

@@ -17,7 +17,7 @@ from shardwright.observe.quantity import to_millis, to_whole
 from shardwright.observe.world import JobView, PodView, Record, Resources
 from shardwright.plan.breakage import OOM_KILLED, words_of_end, words_of_eviction
 from shardwright.plan.revisions import Records
-from shardwright.resolved import Artifact
+from shardwright.resolved import Artifact, Score
 from shardwright.runner.contract import (
     ARTIFACT_FAULTS,
     FETCHED,
@@ -71,13 +71,15 @@ def step_fault(job: JobView, pod: PodView | None, report: Report | None) -> Step
         if pod.exit_reason != OOM_KILLED:
             return StepFault(Blame.SURROUNDINGS, pod.exit_reason, cause)
         # The kernel has killed the whole container, its runner too: nobody was left to report.
-        asks = job.step == STEP_SCORE and not job.requests.gpus
+        # The container that ended: a server beside it would be started again.
+        own = job.requests - job.beside
+        asks = job.step == STEP_SCORE and not own.gpus
         field = _MEMORY_FIELD.get(STEP_MODEL if asks else job.step, "stepResources.memory")
         return StepFault(
             Blame.MEMORY,
             REASON_OUT_OF_MEMORY,
-            f"{cause}: it took more host memory than its limit of {_gib(job)}; raise {field} in "
-            "the operator's settings",
+            f"{cause}: it took more host memory than its limit of {_gib(own.memory_bytes)}; "
+            f"raise {field} in the operator's settings",
         )
     words = job.failure_message or f"Job {job.name} failed"
     return StepFault(Blame.SURROUNDINGS, job.failure_reason or "StepFailed", words)
@@ -180,21 +182,32 @@ def floors(settings: Settings) -> dict[str, Resources]:
 def at_least(artifact: Artifact, given: Mapping[str, Resources]) -> Artifact:
     """The artifact with no less of CPU, memory and scratch than its step is given in `floors`.
 
-    A score that only asks a server computes nothing: it gets what a fetch does.
+    A score that only asks a server computes nothing: it gets what a fetch does. Where that server
+    is beside it, each container has its own.
     """
-    asks = artifact.step == STEP_SCORE and not artifact.gpus
-    floor = given.get(STEP_MODEL if asks else artifact.step)
+    step, asking = given.get(artifact.step), given.get(STEP_MODEL)
+    if isinstance(artifact, Score) and artifact.beside is not None:
+        before = artifact.beside.resources
+        server = _larger(before, step)
+        tool = _larger(artifact.resources - before, asking)
+        beside = replace(artifact.beside, resources=server)
+        enough: Artifact = replace(artifact, resources=server + tool, beside=beside)
+    else:
+        asks = artifact.step == STEP_SCORE and not artifact.gpus
+        enough = replace(artifact, resources=_larger(artifact.resources, asking if asks else step))
+    return artifact if enough == artifact else enough
+
+
+def _larger(asked: Resources, floor: Resources | None) -> Resources:
     if floor is None:
-        return artifact
-    asked = artifact.resources
-    enough = replace(
+        return asked
+    return replace(
         asked,
         cpu_millis=max(asked.cpu_millis, floor.cpu_millis),
         memory_bytes=max(asked.memory_bytes, floor.memory_bytes),
         ephemeral_bytes=max(asked.ephemeral_bytes, floor.ephemeral_bytes),
     )
-    return artifact if enough == asked else replace(artifact, resources=enough)
 
 
-def _gib(job: JobView) -> str:
-    return f"{job.requests.memory_bytes / 2**30:.1f} GiB"
+def _gib(amount: int) -> str:
+    return f"{amount / 2**30:.1f} GiB"

@@ -61,10 +61,12 @@ def run_beside(
     if begun.exists() and not ended.exists():
         memory = MemoryWatch(cgroup).limit_bytes()
         limit = f" (limit {memory / 2**30:.1f} GiB)" if memory else ""
+        tool = request.beside.command.tool if request.beside else "the server"
         said = patterns.HOST_MEMORY_SAID.format(
-            tool=request.beside.command.tool if request.beside else "the server",
+            tool=tool,
             limit=limit,
             how=": its container was killed as a whole",
+            memory=patterns.memory_field(tool),
         )
         _tell(ended, Cause(ENVIRONMENT, REASON_OUT_OF_MEMORY, said), ())
     if not ended.exists():

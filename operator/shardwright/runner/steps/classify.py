@@ -83,7 +83,9 @@ def classify(tool: str, ending: Ending, around: Surroundings) -> Cause:
         )
     if around.oom_kills or (killed_by == signal.SIGKILL and around.oom_kills is None):
         how = " and was killed by the kernel (exit 137)"
-        said = patterns.HOST_MEMORY_SAID.format(tool=tool, limit=_limit(around), how=how)
+        said = patterns.HOST_MEMORY_SAID.format(
+            tool=tool, limit=_limit(around), how=how, memory=patterns.memory_field(tool)
+        )
         return Cause(ENVIRONMENT, REASON_OUT_OF_MEMORY, said)
     return _by_words(tool, ending, around) or _by_signal(tool, killed_by) or _plain(tool, ending)
 
@@ -100,6 +102,7 @@ def _by_words(tool: str, ending: Ending, around: Surroundings) -> Cause | None:
                 rooms=rooms or "free space is unknown",
                 limit=_limit(around),
                 how=f": {_short(line)}",
+                memory=patterns.memory_field(tool),
             )
             return Cause(row.outcome, row.reason, said, line)
     return None

@@ -20,14 +20,23 @@ from shardwright.runner.contract import (
     REASON_OUT_OF_MEMORY,
     REASON_UNKNOWN_FLAG,
     REASON_UNSUPPORTED_GPU,
+    TOOL_LM_EVAL,
+    TOOL_PERPLEXITY,
 )
 
 # Words that also stand in warnings count only this near to the end.
 NEAR_LINES = 60
 HOST_MEMORY_SAID = (
-    "{tool} ran out of host memory{limit}{how}; raise stepResources.memory in the operator's "
-    "settings, or choose a smaller model"
+    "{tool} ran out of host memory{limit}{how}; raise {memory} in the operator's settings, or "
+    "choose a smaller model"
 )
+# Who only asks a server has what a fetch has.
+_ASKING = frozenset({TOOL_LM_EVAL, TOOL_PERPLEXITY})
+
+
+def memory_field(tool: str) -> str:
+    """The field of the settings that gives a tool's container its host memory."""
+    return "fetchResources.memory" if tool in _ASKING else "stepResources.memory"
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class Row:
         outcome: Whether the same command may end otherwise elsewhere, or later.
         reason: The stable word.
         said: The message: `{tool}`, `{line}` (the line that tells), `{rooms}` (free space),
-            `{limit}` and `{how}` (of memory).
+            `{limit}`, `{how}` and `{memory}` (of host memory).
         lines: What a line must match to tell it.
         near: It counts only near the end, and not for a tool that ended well: such a one has
             overcome what it warned of.
