@@ -280,6 +280,27 @@ def test_a_pod_that_is_not_bound_in_time_is_given_up_for_another_node() -> None:
     assert "taken" in chain.message
 
 
+def test_a_step_whose_server_crashes_in_a_loop_gives_its_gpus_back() -> None:
+    """The kubelet starts a sidecar for ever, and the step beside it waits for it for hours."""
+    said = {"waiting": "CrashLoopBackOff", "waiting_message": "python3: not found"}
+    chain = ruling(jobs=(job(),), pods=(pod(job(), **said),))
+    assert (chain.next, chain.reason) == (Next.COUNT, "CrashLoopBackOff")
+    assert chain.discard == job()
+    assert "python3: not found" in chain.message
+    assert chain.tries is not None
+    assert chain.tries.avoid == ("n1",)
+    # What the step itself has said counts, whatever becomes of its server meanwhile.
+    over = pod(job(), report=report(), exit_code=0, **said)
+    assert ruling(jobs=(job(),), pods=(over,)).next is Next.WAIT
+
+
+def test_wait_and_say_why_a_container_is_not_started() -> None:
+    said = {"waiting": "CreateContainerConfigError", "waiting_message": 'secret "hub" not found'}
+    chain = ruling(jobs=(job(),), pods=(pod(job(), **said),))
+    assert (chain.next, chain.reason) == (Next.WAIT, "CreateContainerConfigError")
+    assert 'secret "hub" not found' in chain.message
+
+
 def test_wait_for_a_job_that_is_being_deleted() -> None:
     chain = ruling(jobs=(job(deleting=True),))
     assert (chain.next, chain.reason) == (Next.WAIT, "PreviousAttemptEnding")

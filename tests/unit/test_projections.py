@@ -20,7 +20,7 @@ from shardwright.observe.projections import (
     record_view,
     revision_view,
 )
-from shardwright.observe.world import RecordState
+from shardwright.observe.world import PodView, RecordState
 from shardwright.runner.contract import ModelFacts, Report, encode_report
 
 T0, T1 = "2026-01-01T00:00:10Z", "2026-01-01T00:00:20Z"
@@ -110,6 +110,47 @@ def test_a_failed_pod_gives_its_report_and_the_time_of_its_end() -> None:
     assert view.finished
     assert view.report == report
     assert (view.exit_code, view.exit_reason, view.finished_at) == (3, "Error", epoch(T1))
+
+
+def crashing(message: str) -> PodView:
+    """A pod whose sidecar ends at once, again and again, as a kubelet tells of it."""
+    body = bodies.pod("p", "u", 1)
+    body["spec"]["initContainers"] = [{"name": "server", "restartPolicy": "Always"}]
+    last = {"exitCode": 128, "reason": "StartError", "message": message}
+    back_off = {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}
+    body["status"] = {
+        "phase": "Pending",
+        "initContainerStatuses": [
+            {
+                "name": "server",
+                "restartCount": 2,
+                "state": {"waiting": back_off},
+                "lastState": {"terminated": last},
+            }
+        ],
+        "containerStatuses": [
+            {"name": "engine", "state": {"waiting": {"reason": "PodInitializing"}}}
+        ],
+    }
+    return pod_view(body)
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ('exec: "python3": executable file not found in $PATH', "executable file not found"),
+        (encode_report(Report("Permanent", "ToolFailed", "python3 is too old")), "is too old"),
+        ("", "StartError with exit code 128"),
+    ],
+)
+def test_a_container_that_crashes_in_a_loop_is_told_by_its_last_words(
+    message: str, told: str
+) -> None:
+    view = crashing(message)
+    assert view.waiting == "CrashLoopBackOff"
+    assert told in view.waiting_message
+    assert view.report is None, "it is no pod's end"
+    assert view.exit_code is None
 
 
 def test_text_that_is_no_report_is_an_absent_report() -> None:

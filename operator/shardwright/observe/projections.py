@@ -28,6 +28,7 @@ from shardwright.api.names import (
 )
 from shardwright.observe.nodes import pod_requests
 from shardwright.observe.world import (
+    CRASH_LOOP,
     ChildView,
     ClaimView,
     DeploymentView,
@@ -40,6 +41,8 @@ from shardwright.observe.world import (
 from shardwright.runner.contract import AdapterFacts, ContractError, ModelFacts, Report, decode
 
 Body = Mapping[str, Any]
+
+_LAST_WORDS = 400
 
 
 class RecordError(ValueError):
@@ -72,7 +75,7 @@ def pod_view(body: Body) -> PodView:
     ready = conditions.get("Ready", {})
     disruption = conditions.get("DisruptionTarget", {})
     containers = status.get("containerStatuses") or ()
-    waiting = _waiting([*(status.get("initContainerStatuses") or ()), *containers])
+    waiting, waiting_message = _waiting([*(status.get("initContainerStatuses") or ()), *containers])
     # A sidecar is started again when it ends, and ended when the pod has: neither is the pod's end.
     sidecars = {item["name"] for item in _sidecars(spec)}
     first = [
@@ -112,8 +115,8 @@ def pod_view(body: Body) -> PodView:
         ready_changed=epoch(ready.get("lastTransitionTime")),
         placement=(meta.get("annotations") or {}).get(ANNOTATION_PLACEMENT, ""),
         adapters=(meta.get("annotations") or {}).get(ANNOTATION_ADAPTERS, ""),
-        waiting=waiting.get("reason", ""),
-        waiting_message=waiting.get("message", ""),
+        waiting=waiting,
+        waiting_message=waiting_message,
         # a gated pod has PodScheduled=False too, with the reason SchedulingGated
         unschedulable=scheduled.get("message", "")
         if scheduled.get("reason") == "Unschedulable"
@@ -335,13 +338,27 @@ def _int(text: str | None) -> int:
     return int(text) if text and text.isdigit() else 0
 
 
-def _waiting(statuses: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Why a container does not start; creating one is no reason."""
+def _waiting(statuses: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
+    """Why a container does not start: a reason and words. Creating one is no reason."""
     for item in statuses:
         found: Mapping[str, Any] = (item.get("state") or {}).get("waiting") or {}
-        if found.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return found
-    return {}
+        reason: str = found.get("reason") or ""
+        if reason == CRASH_LOOP:
+            return reason, _last_words(item) or found.get("message", "")
+        if reason not in ("", "ContainerCreating", "PodInitializing"):
+            return reason, found.get("message", "")
+    return "", ""
+
+
+def _last_words(status: Mapping[str, Any]) -> str:
+    """What ended a container that is started again: by itself, else by its kubelet."""
+    last = (status.get("lastState") or {}).get("terminated") or {}
+    report = _report([last])
+    if report is not None and report.message:
+        return report.message
+    code = f" with exit code {last['exitCode']}" if "exitCode" in last else ""
+    said = last.get("message", "").strip()[:_LAST_WORDS]
+    return f"{last.get('reason', '')}{code}{': ' if said else ''}{said}"
 
 
 def _terminated(statuses: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -13,6 +13,9 @@ from enum import StrEnum
 
 from shardwright.runner.contract import AdapterFacts, ModelFacts, Report
 
+CRASH_LOOP = "CrashLoopBackOff"
+"""Of a container that has ended twice at least and waits to be started again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Resources:

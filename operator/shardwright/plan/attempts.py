@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from shardwright.api.settings import Timeouts
-from shardwright.observe.world import JobView, NodeView, PodView, Record, Resources
+from shardwright.observe.world import CRASH_LOOP, JobView, NodeView, PodView, Record, Resources
 from shardwright.plan.breakage import dead_node
 from shardwright.plan.revisions import Records
 from shardwright.plan.stepfaults import Blame, Sources, StepFault, step_fault
-from shardwright.resolved import Artifact
+from shardwright.resolved import Artifact, Score
 from shardwright.runner.contract import (
     DONE,
     STEP_ADAPTER,
@@ -181,7 +181,23 @@ def judge_job(
             return replace(late, discard=job)
         left = pod.created + shop.timeouts.bind_seconds - shop.now
         return replace(_running(artifact, job, pod, shop.now), delay=left)
+    if pod is not None and _crashes(artifact, pod):
+        cause = (
+            f"pod {pod.name} on {pod.node}: a container that runs beside the step crashes again "
+            f"and again: {pod.waiting_message}; check {_image_source(artifact)}"
+        )
+        return replace(_count(artifact, job, tries, shop, pod.waiting, cause), discard=job)
     return _running(artifact, job, pod, shop.now)
+
+
+def _crashes(artifact: Artifact, pod: PodView) -> bool:
+    """Whether a sidecar that the step cannot do without is started in vain.
+
+    The kubelet tries for ever. Without its server, or before it has begun, a step only waits.
+    """
+    over = pod.finished or pod.exit_code is not None
+    waits = not pod.started or (isinstance(artifact, Score) and artifact.beside is not None)
+    return pod.waiting == CRASH_LOOP and waits and not over
 
 
 def _running(artifact: Artifact, job: JobView, pod: PodView | None, now: float) -> Chain:
@@ -204,6 +220,15 @@ def _running(artifact: Artifact, job: JobView, pod: PodView | None, now: float) 
             job,
             reason="Unschedulable",
             message=f"pod {pod.name} is not bound: {pod.unschedulable}",
+        )
+    if pod is not None and pod.waiting:
+        return Chain(
+            Next.WAIT,
+            artifact,
+            job.attempt,
+            job,
+            reason=pod.waiting,
+            message=f"pod {pod.name} on {pod.node}: {pod.waiting}: {pod.waiting_message}",
         )
     where = f" on {pod.node}" if pod is not None and pod.node else ""
     # The Job controller says why it cannot create a pod in events only.
