@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from shardwright.api.settings import Settings
 from shardwright.observe.projections import job_view
 from shardwright.observe.quantity import resources_of
 from shardwright.observe.requests import pod_requests
-from shardwright.observe.world import JobView, PodView
+from shardwright.observe.world import JobView, PodView, Record, RecordState
+from shardwright.plan.attempts import Chain, Next, Shop
+from shardwright.plan.chain import judge
 from shardwright.plan.revisions import dump, load
 from shardwright.plan.stepfaults import Blame, at_least, floors, memory_raised, step_fault
 from shardwright.render.jobs import SERVER, step_job
@@ -272,3 +275,59 @@ def test_a_tool_out_of_memory_beside_its_server_names_its_own_limit() -> None:
     own = one.resources - server_of(one).resources
     assert f"its limit of {own.memory_bytes / 2**30:.1f} GiB" in fault.cause
     assert "raise fetchResources.memory" in fault.cause
+
+
+# More of each GPU for the same server: it is in no key.
+ROOMY: dict[str, Any] = {"engine": {"runtime": "VLLM", "limits": {"gpuMemoryFraction": 0.95}}}
+
+
+def asks(found: Resolved, *failed: Record) -> Chain:
+    """What the chain of a revision asks for when its model is there, and a score failed."""
+    there = [
+        Record(one.step, one.key, found.claim_uid, RecordState.READY) for one in found.artifacts
+    ]
+    records = {(one.claim_uid, one.step, one.key): one for one in (*there, *failed)}
+    return judge(
+        found,
+        Shop(
+            records=records,
+            jobs=(),
+            job_pods={},
+            tries={},
+            nodes={},
+            edit="2",
+            now=0.0,
+            jitter=0.0,
+            timeouts=SETTINGS.timeouts,
+        ),
+    )
+
+
+def test_a_measurement_that_failed_for_good_is_tried_again_under_a_wish_that_may_be_the_cure() -> (
+    None
+):
+    """Its key holds what decides the score, not all that decides whether the server starts."""
+    found, one = baseline(GSM8K, **VLLM)
+    cured, same = baseline(GSM8K, **ROOMY)
+    assert same.key == one.key
+    first = asks(found)
+    assert (first.next, first.artifact) == (Next.CREATE, one)
+    assert first.wish
+    failed = Record(
+        one.step,
+        one.key,
+        found.claim_uid,
+        RecordState.FAILED,
+        reason="ToolFailed",
+        attempt=1,
+        tried=(first.wish,),
+    )
+    assert asks(found, failed).next is Next.STALLED
+    other_limit = baseline({**GSM8K, "maxDrop": 5.0}, **VLLM)[0]
+    assert asks(other_limit, failed).next is Next.STALLED, "what is demanded cures nothing"
+    again = asks(cured, failed)
+    assert (again.next, again.attempt) == (Next.CREATE, 2)
+    both = replace(failed, attempt=2, tried=(first.wish, again.wish))
+    assert asks(cured, both).next is asks(found, both).next is Next.STALLED
+    # One that an earlier operator wrote says nothing of wishes.
+    assert asks(cured, replace(failed, tried=())).next is Next.STALLED

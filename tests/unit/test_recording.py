@@ -8,10 +8,11 @@ import pytest
 from tests.golden import specs
 from tests.support.passes import RESOLVED, SERVING, acting, pod, situation
 
-from shardwright.observe.world import Record, RecordState
+from shardwright.observe.world import JobView, Record, RecordState
 from shardwright.plan.attempts import Chain, Next
 from shardwright.plan.recording import begun, records_of_chains
 from shardwright.plan.situation import CreateStep, Situation, WriteRecord
+from shardwright.runner.contract import Report
 
 CLAIM = replace(specs.CLAIM, uid=RESOLVED.claim_uid)
 BY_STEP = {artifact.step: artifact for artifact in RESOLVED.artifacts}
@@ -60,6 +61,27 @@ def test_a_step_is_told_which_attempt_made_what_it_works_on() -> None:
     then = asked(without_engine())[-1]
     assert isinstance(then, CreateStep)
     assert then.source_attempt == 4
+
+
+@pytest.mark.parametrize(
+    ("wish", "before", "tried"),
+    [("", (), ()), ("b", (), ("b",)), ("b", ("a",), ("a", "b")), ("b", ("b", "a"), ("a", "b"))],
+)
+def test_a_failure_is_recorded_with_the_wishes_that_it_was_tried_under(
+    wish: str, before: tuple[str, ...], tried: tuple[str, ...]
+) -> None:
+    old = Record(*PLACE[1:], PLACE[0], RecordState.FAILED, tried=before)
+    report = Report("Permanent", "ToolFailed", "no kernel")
+    job = JobView("llm", "j", "u", claim_uid=PLACE[0], attempt=3)
+    chain = Chain(Next.FAIL, ENGINE, 3, job, report, wish=wish)
+    (intent,) = records_of_chains(without_engine(old), {SERVING.name: chain})
+    assert isinstance(intent, WriteRecord)
+    assert (intent.record.state, intent.record.attempt) == (RecordState.FAILED, 3)
+    assert intent.record.tried == tried
+    done = replace(chain, next=Next.RECORD, report=replace(report, outcome="Done"))
+    (intent,) = records_of_chains(without_engine(old), {SERVING.name: done})
+    assert isinstance(intent, WriteRecord)
+    assert intent.record.tried == ()
 
 
 def test_a_source_found_damaged_is_trashed_and_keeps_count() -> None:

@@ -92,6 +92,7 @@ class Chain:
     message: str = ""
     log_tail: str = ""
     delay: float = 0.0
+    wish: str = ""  # of a score: under which it is measured, without what its gate demands
 
     @property
     def ready(self) -> bool:

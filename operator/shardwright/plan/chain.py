@@ -18,7 +18,7 @@ from shardwright.plan.attempts import Chain, Next, Shop, Tries, doing, judge_job
 from shardwright.plan.breakage import dead_node
 from shardwright.plan.collection import UNUSABLE, leaving, restorable
 from shardwright.plan.gate import unscored
-from shardwright.plan.revisions import Records, proven
+from shardwright.plan.revisions import Records, proven, ungated_wish
 from shardwright.plan.stepfaults import (
     MEMORY_ATTEMPTS,
     at_least,
@@ -73,7 +73,7 @@ def judge(resolved: Resolved, shop: Shop) -> Chain:
         lacking = unscored(resolved, shop.records, asks_leader=False)
     if not lacking:
         return Chain(Next.READY)
-    return judge_artifact(resolved.claim_uid, lacking[0], shop)
+    return _judge_one(resolved, lacking[0], shop)
 
 
 def scoring(resolved: Resolved, shop: Shop, *, answers: bool, wanted: bool) -> Chain | None:
@@ -85,7 +85,7 @@ def scoring(resolved: Resolved, shop: Shop, *, answers: bool, wanted: bool) -> C
     lacking = to_ask(resolved, shop.records)
     if not lacking:
         return None
-    found = judge_artifact(resolved.claim_uid, lacking[0], shop)
+    found = _judge_one(resolved, lacking[0], shop)
     if not wanted:
         return found if found.next in _OUTCOMES else None
     return found if answers or found.next not in (Next.CREATE, Next.PLACE) else None
@@ -98,11 +98,21 @@ def to_ask(resolved: Resolved, records: Records) -> tuple[Score, ...]:
     return unscored(resolved, records, asks_leader=True)
 
 
-def judge_artifact(claim_uid: str, artifact: Artifact, shop: Shop) -> Chain:
-    """What one artifact that is not there asks for next; of one that was bad also what was."""
+def _judge_one(resolved: Resolved, artifact: Artifact, shop: Shop) -> Chain:
+    wish = ungated_wish(resolved) if isinstance(artifact, Score) else ""
+    return replace(judge_artifact(resolved.claim_uid, artifact, shop, wish), wish=wish)
+
+
+def judge_artifact(claim_uid: str, artifact: Artifact, shop: Shop, wish: str = "") -> Chain:
+    """What one artifact that is not there asks for next; of one that was bad also what was.
+
+    A score's key holds what decides it, and not all that decides whether it can be measured (how
+    much memory a server takes, whether it trusts a model's code): one that failed for good is tried
+    once more under another `wish`.
+    """
     artifact = at_least(artifact, shop.floors)
     record = shop.records.get((claim_uid, artifact.step, artifact.key))
-    found = _judge_recorded(claim_uid, artifact, record, shop)
+    found = _judge_recorded(claim_uid, artifact, record, shop, wish)
     if record is None or record.reason != UNUSABLE or found.next not in _UNDER_WAY:
         return found
     # The group that found it is gone by now: nothing else in status tells why it is made again.
@@ -110,8 +120,10 @@ def judge_artifact(claim_uid: str, artifact: Artifact, shop: Shop) -> Chain:
     return replace(found, message=f"{found.message}; {why}")
 
 
-def _judge_recorded(claim_uid: str, artifact: Artifact, record: Record | None, shop: Shop) -> Chain:
-    if record is not None and record.state is RecordState.FAILED:
+def _judge_recorded(
+    claim_uid: str, artifact: Artifact, record: Record | None, shop: Shop, wish: str
+) -> Chain:
+    if record is not None and record.state is RecordState.FAILED and not _cured(record, wish):
         return Chain(
             Next.STALLED,
             artifact,
@@ -189,6 +201,11 @@ def _judge_recorded(claim_uid: str, artifact: Artifact, record: Record | None, s
         reason=doing(artifact),
         message=f"{doing(artifact).lower()} {artifact.key}",
     )
+
+
+def _cured(record: Record, wish: str) -> bool:
+    """Whether what failed was never tried under this wish, and another may be the cure."""
+    return bool(wish and record.tried) and wish not in record.tried
 
 
 def _eased(artifact: Artifact, jobs: Sequence[JobView], shop: Shop) -> Tries:

@@ -19,7 +19,7 @@ from shardwright.plan.situation import Intent, Situation, WriteRecord
 from shardwright.resolved import Artifact, Gate, Resolved
 from shardwright.runner.contract import STEP_MODEL, STEP_PROOF
 
-# Wishes of a failed proof that are remembered; the oldest may try again after so many others.
+# Wishes of what failed that are remembered; the oldest may try again after so many others.
 KEPT_TRIES = 32
 
 
@@ -103,31 +103,29 @@ def records_of_chains(situation: Situation, chains: Mapping[str, Chain]) -> list
             continue
         old = situation.records.get((job.claim_uid, artifact.step, artifact.key))
         done = chain.next is Next.RECORD
-        intents.extend(
-            _write(
-                situation,
-                Record(
-                    step=artifact.step,
-                    key=artifact.key,
-                    claim_uid=job.claim_uid,
-                    state=RecordState.READY if done else RecordState.FAILED,
-                    inputs=artifact.inputs,
-                    commit=report.commit,
-                    facts=report.facts,
-                    adapter=report.adapter,
-                    total_bytes=report.total_bytes,
-                    reason="" if done else report.reason,
-                    message="" if done else report.message,
-                    log_tail="" if done else report.log_tail,
-                    created=situation.now,
-                    used=situation.now,
-                    attempt=job.attempt,
-                    rebuilds=old.rebuilds if old is not None else 0,
-                    score=report.score if done else None,
-                    samples=report.samples if done else 0,
-                ),
-            )
+        made = Record(
+            step=artifact.step,
+            key=artifact.key,
+            claim_uid=job.claim_uid,
+            state=RecordState.READY if done else RecordState.FAILED,
+            inputs=artifact.inputs,
+            commit=report.commit,
+            facts=report.facts,
+            adapter=report.adapter,
+            total_bytes=report.total_bytes,
+            reason="" if done else report.reason,
+            message="" if done else report.message,
+            log_tail="" if done else report.log_tail,
+            created=situation.now,
+            used=situation.now,
+            attempt=job.attempt,
+            rebuilds=old.rebuilds if old is not None else 0,
+            score=report.score if done else None,
+            samples=report.samples if done else 0,
         )
+        if chain.wish and not done:
+            made = _tried(situation, made, chain.wish)
+        intents.extend(_write(situation, made))
     return intents
 
 
@@ -178,7 +176,7 @@ def _failed(situation: Situation, revision: Revision) -> Record:
 
 
 def _tried(situation: Situation, made: Record, wish: str) -> Record:
-    """A failed proof, with the wishes that it was tried under so far.
+    """A failed proof or score, with the wishes that it was tried under so far.
 
     What has no place in the key may have been the cause, so another wish may try the same key; each
     once, lest two deployments that differ so try it in turn for ever.
