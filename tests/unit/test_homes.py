@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tests.golden import specs
 from tests.support.fleet import gpu_node
 from tests.support.played import World
 
 from shardwright.api import names
 from shardwright.api.settings import Settings
-from shardwright.control.homes import Homes
+from shardwright.control.homes import STUCK_SECONDS, Homes
 from shardwright.control.placer import Placer
 from shardwright.control.queue import Key
 from shardwright.control.store import Store
@@ -142,3 +143,18 @@ def test_an_avoided_node_is_taken_when_nothing_else_will_have_room() -> None:
     stranger = replace(pod("b", 1, pinned=True), labels={})
     _, placer = again(stranger)
     assert sorted(node for node, _ in placer.promises.values()) == ["a", "c"]
+
+
+@pytest.mark.parametrize("late", [-600.0, 0.0, STUCK_SECONDS])
+def test_a_pod_that_does_not_end_keeps_no_replica_waiting_for_its_room(late: float) -> None:
+    """Its kubelet cannot end it: a process hangs in the kernel, or somebody holds a finalizer."""
+    world = World()
+    world.edit()
+    now = world.situation().now
+    going = replace(pod("b", 1, pinned=True), node="b", deleting=True, gone_by=now - late)
+    found, placer = again(going)
+    if late < STUCK_SECONDS:
+        assert placer.promises == {}
+        assert found.waiting
+    else:
+        assert sorted(node for node, _ in placer.promises.values()) == ["a", "c"]

@@ -95,6 +95,15 @@ def test_why_a_container_waits(waiting: dict[str, str], told: str) -> None:
     assert not view.started
 
 
+def test_a_pod_that_is_being_deleted_tells_when_it_should_be_gone() -> None:
+    body = bodies.pod("p", "u", 1)
+    assert pod_view(body).gone_by is None
+    body["metadata"]["deletionTimestamp"] = T1
+    view = pod_view(body)
+    assert view.deleting
+    assert view.gone_by == epoch(T1)
+
+
 def test_a_failed_pod_gives_its_report_and_the_time_of_its_end() -> None:
     report = Report(outcome="Permanent", reason="UnknownFlag", message="--gemm")
     body = bodies.pod("p", "u", 1, phase="Failed")

@@ -31,6 +31,8 @@ from shardwright.resolved import Resolved
 from shardwright.runner.contract import STEP_ADAPTER
 
 _Answer = TypeVar("_Answer")
+# A pod that is there so long after its kubelet should have killed it may be there for ever.
+STUCK_SECONDS = 60.0
 _GPU_TAINT = Toleration(key=GPU_RESOURCE, operator="Exists")
 
 
@@ -129,7 +131,8 @@ class Homes:
         )
         uids = [pod.uid for pod in pods]
         waited = ticket.slot in self._placer.waiting
-        before = [pod for pod in self._situation.pods if _is_before(pod, wanted.group)]
+        now = self._situation.now
+        before = [pod for pod in self._situation.pods if _leaves(pod, wanted.group, now)]
         answer = _elsewhere_first(
             ticket,
             lambda one: self._placer.place_group(one, uids),
@@ -323,10 +326,11 @@ def spreads(spec: LLMDeploymentSpec, situation: Situation) -> bool:
     return linked or not roomy
 
 
-def _is_before(pod: PodView, group: Group) -> bool:
-    """Whether a pod is of an earlier incarnation of this replica, and still on its way out."""
+def _leaves(pod: PodView, group: Group, now: float) -> bool:
+    """Whether a pod of an earlier incarnation of this replica is on its way out, and not stuck."""
     index, incarnation = slot_of(pod)
-    return index == group.index and incarnation < group.incarnation
+    stuck = pod.gone_by is not None and now >= pod.gone_by + STUCK_SECONDS
+    return index == group.index and incarnation < group.incarnation and not stuck
 
 
 def _elsewhere_first(

@@ -105,6 +105,8 @@ def pod_view(body: Body) -> PodView:
             for item in containers
         ),
         deleting=_deleting(meta),
+        # The API server adds the grace to the moment of the request.
+        gone_by=epoch(meta.get("deletionTimestamp")),
         disrupted=disruption.get("reason", "") if disruption.get("status") == "True" else "",
         requests=pod_requests(body),
         priority=int(spec.get("priority") or 0),

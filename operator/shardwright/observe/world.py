@@ -148,6 +148,7 @@ class PodView:
     ready: bool = False
     started: bool = False
     deleting: bool = False
+    gone_by: float | None = None  # when its grace ends, of one that is being deleted
     disrupted: str = ""  # reason of the DisruptionTarget condition
     requests: Resources = Resources()
     priority: int = 0
