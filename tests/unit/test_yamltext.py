@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,24 @@ def test_no_object_is_made_of_a_tag() -> None:
 def test_every_example_has_each_key_once(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert list(load_all(text)) == list(yaml.safe_load_all(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: 2001-13-40", "2001-13-40"),
+        ("b: 1\na: 2001-12-14t21:59:43.10-99:00", "line 2"),
+        ("a: !!int abc", "abc"),
+        ("a: !!float x", "'x'"),
+        ("a: !!timestamp x", "'x'"),
+        ("a: !!bool maybe", "maybe"),
+        ("!!map [a]", "expected a mapping"),
+        ("[" * 5000, "nested too deeply"),
+        ("[" * 1500 + "]" * 1500, "nested too deeply"),
+    ],
+)
+def test_what_cannot_be_read_is_one_kind_of_error(text: str, told: str) -> None:
+    with pytest.raises(yaml.YAMLError, match=re.escape(told)):
+        load(text)
+    with pytest.raises(yaml.YAMLError, match=re.escape(told)):
+        list(load_all(text))

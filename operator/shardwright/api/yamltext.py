@@ -10,15 +10,34 @@ from typing import Any
 
 import yaml
 
+_SHOWN = 80
+_TOO_DEEP = "it is nested too deeply"
 _MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
     """Plain values only, and each key of a mapping once."""
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002 - PyYAML's own signature
+        """What PyYAML fails at in other words, a date with a month 13 for one, told with its line.
+
+        Raises:
+            yaml.YAMLError: It is not what it looks like, or says of itself that it is.
+        """
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, AttributeError) as error:
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None,
+                None,
+                f"{str(node.value)[:_SHOWN]!r} is no {kind}: write it in quotes if it is a text",
+                node.start_mark,
+            ) from error
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002 - PyYAML's own signature
         seen: dict[object, yaml.Node] = {}
-        for key, _ in node.value:
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
                 continue
             if key.value in seen:
@@ -39,7 +58,10 @@ def load(text: str) -> Any:  # noqa: ANN401 - any YAML
     Raises:
         yaml.YAMLError: It is no YAML, or has a key twice; the message has the line.
     """
-    return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+    except RecursionError as error:
+        raise yaml.YAMLError(_TOO_DEEP) from error
 
 
 def load_all(text: str) -> Iterator[Any]:
@@ -48,4 +70,7 @@ def load_all(text: str) -> Iterator[Any]:
     Raises:
         yaml.YAMLError: As `load`, when it comes to the place.
     """
-    yield from yaml.load_all(text, _Loader)
+    try:
+        yield from yaml.load_all(text, _Loader)
+    except RecursionError as error:
+        raise yaml.YAMLError(_TOO_DEEP) from error

@@ -79,8 +79,6 @@ def documents(text: str, source: str) -> list[Any]:
         return [found for found in load_all(text) if found is not None]
     except yaml.YAMLError as error:
         raise BadInputError(f"{source}: no YAML: {error}") from error
-    except RecursionError as error:
-        raise BadInputError(f"{source}: nested too deeply") from error
 
 
 def nodes_of_file(path: Path) -> Nodes:
