@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -29,6 +30,13 @@ def nested(levels: int, inner: object) -> dict[str, Any]:
             "seed has more than 64 bits: write a number between -2^63 and 2^63 - 1",
         ),
         ({"seed": -(2**63) - 1}, "seed has more than 64 bits"),
+        # What YAML has and JSON has not.
+        ({"x": date(2026, 1, 2)}, "x is a date: write it in quotes, '2026-01-02'"),
+        ({"x": [datetime(2026, 1, 2, tzinfo=UTC)]}, "x.0 is a date: write it in quotes"),
+        ({"x": b"y"}, "x is bytes, which JSON has not"),
+        ({"x": {"y", "z"}}, "x is set, which JSON has not"),
+        ({"x": {1: 2, "b": 3}}, "x.1: this key is no text: write it in quotes"),
+        ({"x": {None: 2}}, "x.None: this key is no text"),
     ],
 )
 def test_options_that_cannot_be_carried_are_refused_by_their_place(
