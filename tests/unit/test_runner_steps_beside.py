@@ -11,7 +11,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from shardwright.runner.contract import (
     decode,
     encode,
 )
-from shardwright.runner.steps.beside import heard
+from shardwright.runner.steps.beside import heard, run_beside
 from shardwright.runner.steps.score import ScoreStep
 from shardwright.runner.steps.stop import Stop
 
@@ -240,6 +240,39 @@ def test_a_request_that_cannot_be_used_is_told_of(
         report = measured(request, volumes)
     assert (report.outcome, report.reason) == ("Environment", "ToolFailed")
     assert said in report.message
+
+
+def test_a_runner_that_fails_itself_is_not_taken_for_a_kill_by_the_kernel(
+    volumes: Volumes,
+) -> None:
+    """Its container is started again and again, and its own words tell why."""
+    scratch = volumes.places.scratch
+    (scratch / "config.yaml").mkdir()
+    stop = Stop()
+    stop.set()
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"config\.yaml"):
+            run_beside(asked(), volumes.places, stop)
+    assert heard(scratch) is None
+
+
+def test_a_server_that_answers_nonsense_is_not_ready(volumes: Volumes) -> None:
+    """Any process may have the port before the server has."""
+    request = asked(timeout_seconds=2)
+    assert request.beside is not None
+    with socket.create_server(("127.0.0.1", request.beside.port)) as listening:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    other, _ = listening.accept()
+                    with other:
+                        other.sendall(b"SSH-2.0-x\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        report = measured(request, volumes)
+        listening.shutdown(socket.SHUT_RDWR)
+    assert (report.outcome, report.reason) == ("Environment", "Timeout")
 
 
 def test_a_tool_that_is_not_in_the_image_names_the_image(volumes: Volumes) -> None:

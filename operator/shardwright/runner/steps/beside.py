@@ -8,10 +8,10 @@ which both mount, and the sidecar waits there until it is told to end.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict
@@ -76,6 +76,10 @@ def run_beside(
         except ContractError as error:
             said = f"the request cannot be used: {error}"
             _tell(ended, Cause(ENVIRONMENT, REASON_TOOL_FAILED, said), ())
+        except Exception:
+            # Else the next start would take this one for killed by the kernel.
+            begun.unlink()
+            raise
     while not stop.is_set():
         time.sleep(poll)
     return 0
@@ -184,5 +188,5 @@ def _answers(server: Beside) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=_ASK_SECONDS):
             return True
-    except (urllib.error.URLError, OSError):
+    except (OSError, http.client.HTTPException):
         return False
