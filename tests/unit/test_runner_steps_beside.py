@@ -175,6 +175,8 @@ def test_what_ended_the_server_before_it_answered_is_the_steps_cause(volumes: Vo
     assert (report.outcome, report.reason) == ("Permanent", "OutOfMemory")
     first = "the server of the 16-bit model ended before it was measured: vllm-serve"
     assert report.message.startswith(first)
+    # The candidate's limits and split, which the server's words speak of, are none of its own.
+    assert "lower engine.limits.gpuMemoryFraction, or give its score" in report.message
     assert "CUDA out of memory" in report.log_tail
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from shardwright.runner.contract import (
     ENVIRONMENT,
+    PERMANENT,
     REASON_OUT_OF_MEMORY,
     REASON_TOOL_FAILED,
     SERVE_CONFIG,
@@ -44,6 +45,11 @@ _ASK_SECONDS = 5.0
 _POLL_SECONDS = 1.0
 # What a server leaves running when it ends is ended first, and gets so long at most.
 _LAST_WORDS_SECONDS = 20.0
+# What the words of a server advise is of the candidate's; this one is started otherwise.
+_OF_ITS_OWN = (
+    "; of these it has its own, so lower engine.limits.gpuMemoryFraction, or give its score "
+    "(quantization.accuracy.baseline)"
+)
 _TOLD = "the measurement has ended"
 
 
@@ -142,6 +148,8 @@ def heard(scratch: Path) -> StepFailedError | None:
     except (JsonFileError, KeyError, TypeError, AttributeError) as error:
         raise ContractError(f"what the server beside left cannot be read: {error}") from error
     said = f"the server of the 16-bit model ended before it was measured: {cause.message}"
+    if (cause.outcome, cause.reason) == (PERMANENT, REASON_OUT_OF_MEMORY):
+        said += _OF_ITS_OWN
     return StepFailedError(
         Cause(cause.outcome, cause.reason, said, cause.evidence, cause.key), tail
     )
