@@ -6,6 +6,7 @@ surge to spare; the watcher sees every state that the API server stored, so noth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from tests.support.kube import H100, H200, Json, Kube
 from tests.support.operator import SETTINGS, Operator
 from tests.support.watcher import Watcher, served_as, watching
 
+from shardwright.api.names import LABEL_KEY
 from shardwright_sandbox.nodes import kill_kubelet
 from shardwright_sandbox.player.control import Act, Match, PlayerControl, Rule
 from shardwright_sandbox.pytest_plugin import FleetMaker
@@ -146,6 +148,16 @@ def test_a_failed_build_takes_nothing_down(
     assert watcher.least_ready_since(mark, NAME) == size.replicas
     assert watcher.born_since(mark, NAME) == []
     assert kube.condition(NAME, "Available")["status"] == "True"
+
+    # What the documents say: with what there is of it deleted by its key, it is tried again.
+    (key,) = re.findall(r"engine ([0-9a-f]{16}) failed for good", stalled["message"])
+    named = {"label_selector": f"{LABEL_KEY}={key}"}
+    kube.batch.delete_collection_namespaced_job(
+        kube.namespace, propagation_policy="Background", **named
+    )
+    kube.core.delete_collection_namespaced_config_map(kube.namespace, **named)
+    kube.wait("other pods", lambda: not _uids(kube) & old, PATIENCE)
+    kube.wait_ready(NAME, PATIENCE)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

@@ -161,7 +161,8 @@ def pod_of(found: Resolved, one: Score) -> dict[str, Any]:
 
 
 def test_the_server_is_a_sidecar_that_has_the_gpus() -> None:
-    found, one = baseline(GSM8K, **VLLM)
+    own = {"name": "NCCL_P2P_DISABLE", "value": "1"}
+    found, one = baseline(GSM8K, **VLLM, pod={"env": [own]})
     pod = pod_of(found, one)
     (tool,), (server,) = pod["containers"], pod["initContainers"]
     assert (server["name"], server["restartPolicy"]) == (SERVER, "Always")
@@ -174,6 +175,8 @@ def test_the_server_is_a_sidecar_that_has_the_gpus() -> None:
     shown = {entry["name"]: entry.get("value") for entry in tool["env"]}
     assert shown["NVIDIA_VISIBLE_DEVICES"] == "none"
     assert "NVIDIA_VISIBLE_DEVICES" not in {entry["name"] for entry in server["env"]}
+    assert own in server["env"]
+    assert own not in tool["env"]
     # What the scheduler will count is what the place was sought for.
     whole = pod_requests({"spec": pod})
     assert whole == one.resources

@@ -160,7 +160,7 @@ def step_job(
                 "spec": {
                     **common.pod_settings(spec),
                     "securityContext": common.pod_security(),
-                    **_sidecar(beside, request, placed),
+                    **_sidecar(beside, request, placed, spec),
                     "containers": [container],
                     "volumes": placed,
                 },
@@ -186,7 +186,9 @@ def _server(artifact: Artifact) -> Beside | None:
     )
 
 
-def _sidecar(server: ServerBeside | None, request: str, placed: list[Manifest]) -> Manifest:
+def _sidecar(
+    server: ServerBeside | None, request: str, placed: list[Manifest], spec: CommonSpec
+) -> Manifest:
     """The server's container: one that the kubelet ends when the step has ended.
 
     It has no startup probe, so that the step begins with it: it is the one that waits, and tells.
@@ -199,7 +201,8 @@ def _sidecar(server: ServerBeside | None, request: str, placed: list[Manifest]) 
         "image": server.image,
         "restartPolicy": "Always",
         "command": [*common.RUNNER_COMMAND, "beside"],
-        "env": common.environment(request),
+        # It serves, with what the user found that servers need here (`NCCL_P2P_DISABLE`, …).
+        "env": common.environment(request, {item.name: item.value for item in spec.pod.env}),
         "resources": {"requests": asked, "limits": dict(asked)},
         "volumeMounts": common.mounts(placed, store_read_only=True),
         "securityContext": common.container_security(),
