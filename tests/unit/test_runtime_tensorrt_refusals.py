@@ -287,7 +287,7 @@ def test_build_options_without_a_build_step_are_refused() -> None:
         ),
         (
             "PyTorch",
-            {"moe_config": {7: "x"}},
+            {"moe_config": {"7": "x"}},
             "UnknownEngineConfig",
             (
                 "engine.config.moe_config.7 is not a key that TensorRTLLM 1.2.1 knows; leave it "
