@@ -23,6 +23,7 @@ POLL_SECONDS = 0.15
 STEPS = ("model", "checkpoint", "engine")
 _PHASES = {
     "Fetching": "fetch",
+    "Converting": "checkpoint",
     "Quantizing": "checkpoint",
     "Building": "build",
     "Proving": "prove",

@@ -282,6 +282,8 @@ def test_what_was_published_and_dropped_before_it_was_recorded_is_collected_too(
     player.add(Rule(act=Act.HANG, match=Match(step="engine", namespace=kube.namespace)))
     kube.edit("llama", batch(16))
     [key] = kube.wait("the build begins", lambda: _begun(claim), 60)
+    # Its pod is the one that hangs: taken back before it ran, the next one's would.
+    kube.wait("its pod runs", lambda: _runs(kube, key), 60)
     folder = claim.root / "engine" / key
     folder.mkdir()
     (folder / "rank0.engine").write_text("published by a pod that nobody heard")
@@ -308,6 +310,13 @@ def _begun(claim: Claim) -> list[str]:
         for key, data in claim.records().items()
         if (data["step"], data["state"]) == ("engine", "Building")
     ]
+
+
+def _runs(kube: Kube, key: str) -> bool:
+    found = kube.core.list_namespaced_pod(
+        kube.namespace, label_selector=f"shardwright.dev/key={key}"
+    )
+    return any(pod.status.phase == "Running" for pod in found.items)
 
 
 def _of(job: Json, key: str) -> bool:
