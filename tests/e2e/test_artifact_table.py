@@ -343,7 +343,7 @@ def world(
     fleet = FleetMaker(sandbox.api)
     fleet(
         [
-            {"name": "table-h100", "count": 8, "gpu": {"product": H100, "count": 8}},
+            {"name": "table-h100", "count": 12, "gpu": {"product": H100, "count": 8}},
             {"name": "table-h200", "count": 4, "gpu": {"product": H200, "count": 8}},
         ]
     )
