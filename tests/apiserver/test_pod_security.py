@@ -184,7 +184,7 @@ def level_of(sandbox: Sandbox, namespaces: dict[str, str], rendered: Rendered) -
 
 
 def documented() -> dict[tuple[str, str], str]:
-    text = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/security.md").read_text(encoding="utf-8").partition("\n## ")[0]
     rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| ")]
     return {
         (row[0].strip(), row[1].strip()): row[2].strip(" `")
