@@ -457,11 +457,11 @@ def test_every_argument_of_lm_eval_s_model_is_recorded() -> None:
     assert {word.split("=")[0] for word in words} <= set(recorded)
 
 
-def job_of(found: Resolved, **more: Any) -> dict[str, Any]:
-    """The Job of the score of what is served."""
+def job_of(found: Resolved, one: Score | None = None, **more: Any) -> dict[str, Any]:
+    """The Job of a score, by default of what is served."""
     assert found.gate is not None
     return step_job(
-        found.gate.score,
+        one or found.gate.score,
         attempt=1,
         owners=[specs.owner()],
         spec=found.spec,

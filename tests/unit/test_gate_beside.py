@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from shardwright_standin import commandline
 from tests.golden import specs
-from tests.unit.test_gate import IMAGE, SETTINGS, resolved, spec
+from tests.unit.test_gate import IMAGE, SETTINGS, job_of, resolved, spec
 
 from shardwright.api.names import LABEL_KEY, LABEL_STEP
 from shardwright.api.settings import Settings
@@ -20,7 +20,7 @@ from shardwright.plan.attempts import Chain, Next, Shop
 from shardwright.plan.chain import judge
 from shardwright.plan.revisions import dump, load
 from shardwright.plan.stepfaults import Blame, at_least, floors, memory_raised, step_fault
-from shardwright.render.jobs import SERVER, step_job
+from shardwright.render.jobs import SERVER
 from shardwright.resolved import Resolved, Score, ServerBeside
 from shardwright.runner.contract import ENV_REQUEST, StepRequest, decode
 from shardwright.runtimes.evaluation_ways import refuse
@@ -147,16 +147,7 @@ def test_options_of_the_candidate_are_none_of_the_baselines() -> None:
 
 
 def pod_of(found: Resolved, one: Score) -> dict[str, Any]:
-    job = step_job(
-        one,
-        attempt=1,
-        owners=[specs.owner()],
-        spec=found.spec,
-        claim=specs.CLAIM,
-        settings=SETTINGS,
-        runner_config_map="runner",
-    )
-    pod: dict[str, Any] = job["spec"]["template"]["spec"]
+    pod: dict[str, Any] = job_of(found, one)["spec"]["template"]["spec"]
     return pod
 
 

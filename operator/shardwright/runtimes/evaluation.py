@@ -198,7 +198,7 @@ def _asked_beside(
     }
     return Score(
         step=STEP_SCORE,
-        key=artifact_key(STEP_SCORE, _given(whole)),
+        key=artifact_key(STEP_SCORE, whole),
         inputs=_given(whole),
         source_key=model.key,
         image=image,

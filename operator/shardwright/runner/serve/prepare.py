@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwright.runner.contract import REPOSITORY, SERVE_CONFIG, ServeRequest, served_model
+from shardwright.runner.contract import REPOSITORY, ServeRequest
 from shardwright.runner.serve.places import Places
 from shardwright.runner.serve.repository import write_repository
 from shardwright.runner.serve.text import filled
+from shardwright.runner.served import link_model, write_config
 
 # NCCL tells its ways in these parts of its log; whoever sets the level himself gets what he asked.
 NCCL_ENV: Mapping[str, str] = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
@@ -64,16 +64,8 @@ def write_files(request: ServeRequest, places: Places) -> None:
         ValueError: The served name is no name of a file, or what is to be put into the repository
             leads out of it, is too large, or is not in this image.
     """
-    name = request.served_name
-    if not name or "\0" in name or ".." in Path(name).parts or Path(name).is_absolute():
-        raise ValueError(f"served_name {name!r} cannot be the name of a link: choose another")
-    values = substitutes(request, places)
-    link = Path(filled(served_model(name), values))
-    link.parent.mkdir(parents=True, exist_ok=True)
-    if link.is_symlink():
-        link.unlink()
-    link.symlink_to(request.artifact, target_is_directory=True)
-    config = Path(filled(SERVE_CONFIG, values))
-    config.write_text(json.dumps(request.config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    link_model(places.scratch, request.served_name, request.artifact)
+    write_config(places.scratch, request.config)
     if request.prepared is not None:
+        values = substitutes(request, places)
         write_repository(request.prepared, Path(filled(REPOSITORY, values)), values)

@@ -22,14 +22,13 @@ from shardwright.runner.contract import (
     PERMANENT,
     REASON_OUT_OF_MEMORY,
     REASON_TOOL_FAILED,
-    SERVE_CONFIG,
     Beside,
     ContractError,
     StepRequest,
-    served_model,
 )
 from shardwright.runner.jsonfile import JsonFileError, read_object
 from shardwright.runner.log import say
+from shardwright.runner.served import link_model, write_config
 from shardwright.runner.steps import patterns
 from shardwright.runner.steps import request as requests
 from shardwright.runner.steps.around import CGROUP, MemoryWatch, free_bytes
@@ -96,12 +95,8 @@ def _serve(request: StepRequest, places: Places, stop: Stop, ended: Path, cgroup
     server, folder = request.beside, requests.source_folder(request, places)
     if server is None or folder is None:
         raise ContractError("it has no server to run beside the step, or no model for it")
-    link = Path(served_model(server.served_name).replace("{scratch}", str(places.scratch)))
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.unlink(missing_ok=True)
-    link.symlink_to(folder, target_is_directory=True)
-    config = Path(SERVE_CONFIG.replace("{scratch}", str(places.scratch)))
-    config.write_text(json.dumps(server.config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    link_model(places.scratch, server.served_name, folder)
+    write_config(places.scratch, server.config)
     memory = MemoryWatch(cgroup)
     words = requests.command_line(server.command, places, places.scratch)
     argv = [word.replace("{model}", str(folder)) for word in words]

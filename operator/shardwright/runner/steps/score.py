@@ -6,7 +6,6 @@ lost measures again.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +19,6 @@ from shardwright.runner.contract import (
     REASON_LEADER_GONE,
     REASON_NO_SCORE,
     ROOT,
-    SERVE_CONFIG,
     STORE,
     TOOL_LM_EVAL,
     TOOL_PERPLEXITY,
@@ -28,6 +26,7 @@ from shardwright.runner.contract import (
     Command,
     Report,
 )
+from shardwright.runner.served import write_config
 from shardwright.runner.steps import perplexity
 from shardwright.runner.steps import request as requests
 from shardwright.runner.steps.around import MemoryWatch
@@ -69,8 +68,7 @@ class ScoreStep(Step):
         if self.request.beside is not None:
             await_server(self.request.beside, self.places.scratch, self._between)
         else:
-            config = Path(SERVE_CONFIG.replace("{scratch}", str(self.places.scratch)))
-            config.write_text(json.dumps(self.request.config, indent=1) + "\n", encoding="utf-8")
+            write_config(self.places.scratch, self.request.config)
         try:
             found = _MEASURE[command.tool](self, command, scratch)
         except StepFailedError as error:
