@@ -109,17 +109,18 @@ def test_a_plan_is_chosen_placed_and_kept_while_nodes_come_and_go(
     # A node is drained: the replica moves, and is the same one elsewhere.
     drained = pods[0]["spec"]["nodeName"]
     cordon(sandbox.api, drained)
-    kube.wait(
-        "the replica on another node",
-        lambda: [
-            pod
-            for pod in kube.pods("llama")
-            if ready(pod) and pod["spec"]["nodeName"] not in ("", drained)
-        ],
+    moved = kube.wait(
+        "the replica on another node, and nothing of it on the drained one",
+        lambda: (
+            pods
+            if (pods := kube.pods("llama"))
+            and all(ready(pod) for pod in pods)
+            and drained not in {pod["spec"]["nodeName"] for pod in pods}
+            else None
+        ),
         PATIENCE,
     )
     kube.wait_ready("llama", PATIENCE)
-    moved = kube.pods("llama")
     assert [gpus(pod) for pod in moved] == [plan["tensor"]] * plan["pipeline"]
     assert {pod["spec"]["nodeName"] for pod in moved} <= set(first) - {drained}
     assert what(plan_of(kube, "llama")) == what(plan)
