@@ -451,7 +451,26 @@ def test_stalled_by_a_failure_record_until_the_key_changes() -> None:
         chain = ruling(failed, edit=edit)
         assert (chain.next, chain.reason) == (Next.STALLED, "UnknownFlag")
         assert (chain.record, chain.log_tail) == (failed, "usage:")
-        assert "failed for good: --x" in chain.message
+        assert "failed for good: --x; once mended, set the annotation" in chain.message
+
+
+def test_what_failed_for_good_is_tried_once_more_each_time_the_user_asks_for_it() -> None:
+    plain = job(attempt=1, failed=True)
+    words = report(PERMANENT, reason="UnknownFlag", message="--x")
+    first = ruling(jobs=(plain,), pods=(pod(plain, report=words),))
+    assert (first.next, first.wish) == (Next.FAIL, "")
+    failed = record(ENGINE, state=RecordState.FAILED, reason="UnknownFlag", message="--x")
+    again = ruling(failed, jobs=(plain,), asked_again="a")
+    assert (again.next, again.attempt, again.wish) == (Next.CREATE, 2, "a")
+
+    second = job(attempt=2)
+    assert ruling(failed, jobs=(plain, second), asked_again="a").next is Next.WAIT
+    ended = replace(second, failed=True, active=0)
+    once = ruling(failed, jobs=(ended,), pods=(pod(ended, report=words),), asked_again="a")
+    assert (once.next, once.attempt, once.wish) == (Next.FAIL, 2, "a")
+    asked = replace(failed, attempt=2, tried=("a",))
+    for value, then in (("a", Next.STALLED), ("", Next.STALLED), ("b", Next.CREATE)):
+        assert ruling(asked, asked_again=value).next is then, value
 
 
 def test_a_trashed_artifact_is_rebuilt_by_an_attempt_after_the_one_that_made_it() -> None:

@@ -546,7 +546,7 @@ def test_a_draft_that_cannot_be_fetched_is_told_by_its_field() -> None:
     assert (status, reason) == ("False", "ModelNotFound")
     assert message == (
         f"speculative.model: model {draft_key(world.spec)} failed for good: {uri}: no such "
-        "repository"
+        "repository; once mended, set the annotation shardwright.dev/restartedAt to try it again"
     )
     assert world.condition("Ready")[2] == message
     assert world.condition("Accepted")[1] == "FetchingModel"

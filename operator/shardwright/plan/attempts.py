@@ -92,7 +92,7 @@ class Chain:
     message: str = ""
     log_tail: str = ""
     delay: float = 0.0
-    wish: str = ""  # of a score: under which it is measured, without what its gate demands
+    wish: str = ""  # under which it is tried: of a score without what its gate demands
 
     @property
     def ready(self) -> bool:
@@ -115,6 +115,7 @@ class Shop:
     timeouts: Timeouts
     fleet_lost: bool = False
     floors: Mapping[str, Resources] = field(default_factory=dict)  # by step
+    asked_again: str = ""  # stands for the value of restartedAt; empty without one
 
 
 def report_of(job: JobView, shop: Shop) -> Report | None:

@@ -1,11 +1,12 @@
 """The artifact chain of a revision: what is there, what is being made, what to do next.
 
 A step Job is step + key + attempt. Its outcome is read from the report in its pod's termination
-message: done → a record; permanent → a failure record, not repeated until the key changes; its
-source damaged → that is withdrawn and made anew; out of memory → once more, then only with more;
-anything else (a lost node, an eviction, an image pull, no report) → the environment's fault, tried
-again elsewhere after a backoff, five times. An artifact that is recorded needs nothing of what it
-was made from, so a kept engine is served without its checkpoint.
+message: done → a record; permanent → a failure record, not repeated until the key changes or the
+user asks for it (`restartedAt`); its source damaged → that is withdrawn and made anew; out of
+memory → once more, then only with more; anything else (a lost node, an eviction, an image pull, no
+report) → the environment's fault, tried again elsewhere after a backoff, five times. An artifact
+that is recorded needs nothing of what it was made from, so a kept engine is served without its
+checkpoint.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from shardwright.plan.stepfaults import (
 )
 from shardwright.plan.times import stamp
 from shardwright.resolved import Artifact, Resolved, Score
-from shardwright.runner.contract import REASON_OUT_OF_MEMORY, STEP_MODEL
+from shardwright.runner.contract import REASON_OUT_OF_MEMORY, STEP_MODEL, STEP_SCORE
 
 MAX_REBUILDS = 2
+_AGAIN = "once mended, set the annotation shardwright.dev/restartedAt to try it again"
 _OUTCOMES = (Next.RECORD, Next.FAIL, Next.COUNT, Next.WITHDRAW)  # of a Job that has ended
 _UNDER_WAY = (Next.CREATE, Next.PLACE, Next.WAIT, Next.BACKOFF)
 
@@ -100,19 +102,21 @@ def to_ask(resolved: Resolved, records: Records) -> tuple[Score, ...]:
 
 def _judge_one(resolved: Resolved, artifact: Artifact, shop: Shop) -> Chain:
     wish = ungated_wish(resolved) if isinstance(artifact, Score) else ""
-    return replace(judge_artifact(resolved.claim_uid, artifact, shop, wish), wish=wish)
+    return judge_artifact(resolved.claim_uid, artifact, shop, wish)
 
 
 def judge_artifact(claim_uid: str, artifact: Artifact, shop: Shop, wish: str = "") -> Chain:
     """What one artifact that is not there asks for next; of one that was bad also what was.
 
-    A score's key holds what decides it, and not all that decides whether it can be measured (how
-    much memory a server takes, whether it trusts a model's code): one that failed for good is tried
-    once more under another `wish`.
+    What failed for good is tried once more each time the user asks for it (`Shop.asked_again`): the
+    cause may have been one that the step could not know for a passing one. A score's key holds what
+    decides it, and not all that decides whether it can be measured (how much memory a server takes,
+    whether it trusts a model's code): it is tried once more under any other `wish`.
     """
     artifact = at_least(artifact, shop.floors)
     record = shop.records.get((claim_uid, artifact.step, artifact.key))
-    found = _judge_recorded(claim_uid, artifact, record, shop, wish)
+    wish = wish or shop.asked_again
+    found = replace(_judge_recorded(claim_uid, artifact, record, shop, wish), wish=wish)
     if record is None or record.reason != UNUSABLE or found.next not in _UNDER_WAY:
         return found
     # The group that found it is gone by now: nothing else in status tells why it is made again.
@@ -129,7 +133,7 @@ def _judge_recorded(
             artifact,
             record=record,
             reason=record.reason or "StepFailed",
-            message=f"{artifact.step} {artifact.key} failed for good: {record.message}",
+            message=f"{artifact.step} {artifact.key} failed for good: {record.message}; {_AGAIN}",
             log_tail=record.log_tail,
         )
     if record is not None and (collected := _collected(artifact, record)) is not None:
@@ -204,8 +208,12 @@ def _judge_recorded(
 
 
 def _cured(record: Record, wish: str) -> bool:
-    """Whether what failed was never tried under this wish, and another may be the cure."""
-    return bool(wish and record.tried) and wish not in record.tried
+    """Whether what failed was never tried under this wish, and another may be the cure.
+
+    A score without wishes was measured under one that nobody wrote down: it may be this one.
+    """
+    unknown = record.step == STEP_SCORE and not record.tried
+    return bool(wish) and not unknown and wish not in record.tried
 
 
 def _eased(artifact: Artifact, jobs: Sequence[JobView], shop: Shop) -> Tries:

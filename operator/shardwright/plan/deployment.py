@@ -23,7 +23,7 @@ from shardwright.plan.aim import Aim, aim
 from shardwright.plan.attempts import Chain, Shop
 from shardwright.plan.groups import Group, next_deadline, observe_group, slot_of
 from shardwright.plan.memory import Memory, recall, same, within_reach
-from shardwright.plan.revisions import Revision, proven, serving
+from shardwright.plan.revisions import Revision, asked_again, proven, serving
 from shardwright.plan.rollout import Wish, advance, mend, until_forgiven
 from shardwright.plan.situation import CreatePods, Decision, Findings, Intent, Situation
 from shardwright.plan.steering import after_mending, goal_of, settle_loan
@@ -208,6 +208,7 @@ def _shop(situation: Situation, memory: Memory) -> Shop:
         timeouts=situation.settings.timeouts,
         fleet_lost=situation.fleet_lost,
         floors=floors(situation.settings),
+        asked_again=asked_again(situation.deployment.restarted_at),
     )
 
 

@@ -81,6 +81,11 @@ def wish_of(digest: str, restarted_at: str, claim_uid: str) -> str:
     return hashlib.sha256("/".join(parts).encode()).hexdigest()[:10]
 
 
+def asked_again(restarted_at: str) -> str:
+    """Ten hex digits that stand for a value of the annotation `restartedAt`; empty without one."""
+    return hashlib.sha256(restarted_at.encode()).hexdigest()[:10] if restarted_at else ""
+
+
 def dump(resolved: Resolved) -> dict[str, Any]:
     """The data of a ControllerRevision.
 
