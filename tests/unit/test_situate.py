@@ -8,7 +8,7 @@ import pytest
 from tests.support.fleet import gpu_node
 from tests.support.specs import MINIMAL_SPEC
 
-from shardwright.control.situate import fleet_lost, parse_spec
+from shardwright.control.situate import FleetWatch, fleet_lost, parse_spec
 
 
 def nodes(*lost_at: float | None) -> dict[str, object]:
@@ -41,6 +41,21 @@ def test_a_lost_fleet_is_believed_to_be_gone_after_ten_minutes() -> None:
     found = nodes(100.0, 101.0, 102.0)
     assert fleet_lost(found, now=200.0)  # type: ignore[arg-type]
     assert not fleet_lost(found, now=102.0 + 601)  # type: ignore[arg-type]
+
+
+def test_nodes_of_a_lost_fleet_have_their_time_from_the_look_that_finds_most_of_it_back() -> None:
+    watch = FleetWatch(node_dead_seconds=30.0)
+    gone, one_left = nodes(100.0, 101.0, 102.0), nodes(None, None, 102.0)
+    assert watch.lost(gone, now=140.0)  # type: ignore[arg-type]
+    # The next look comes when nodes are back, long after the last one that found them away.
+    assert watch.lost(one_left, now=175.0)  # type: ignore[arg-type]
+    assert watch.lost(one_left, now=204.0)  # type: ignore[arg-type]
+    assert not watch.lost(one_left, now=205.0)  # type: ignore[arg-type]
+    assert watch.lost(gone, now=206.0)  # type: ignore[arg-type]
+
+
+def test_a_fleet_that_was_never_lost_gives_no_node_more_time() -> None:
+    assert not FleetWatch(30.0).lost(nodes(100.0, None, None), now=101.0)  # type: ignore[arg-type]
 
 
 def test_a_valid_spec_is_read() -> None:

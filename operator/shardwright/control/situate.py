@@ -73,7 +73,7 @@ class Situator:
         # By deployment, so that what is gone leaves nothing behind.
         self._specs: dict[Key, tuple[str, int, AskedSpec | None, str, str]] = {}
         self._revisions: dict[Key, dict[str, Revision]] = {}
-        self._lost_at = -math.inf
+        self._fleet = FleetWatch(settings.timeouts.node_dead_seconds)
         self._counted: tuple[int, Mapping[str, Product]] | None = None
         self._fleets = FleetCounter(store, settings)
 
@@ -125,7 +125,7 @@ class Situator:
                 for record in store.records_on(uid)
             },
             nodes=nodes,
-            fleet_lost=self._fleet_lost(nodes, now),
+            fleet_lost=self._fleet.lost(nodes, now),
             products=self._products(),
             fleets=self._fleets.of(_key(view), view, spec, digest, revisions),
             links=dict(self._links.heard(_key(view))),
@@ -135,16 +135,6 @@ class Situator:
             unreadable=unreadable,
             version_given=not leaves_version_open(view.spec),
         )
-
-    def _fleet_lost(self, nodes: Mapping[str, NodeView], now: float) -> bool:
-        """Whether the fleet is lost, or was a moment ago: its nodes come back one by one.
-
-        The last of them have been NotReady for as long as the first; each gets the time that any
-        other node has.
-        """
-        if fleet_lost(nodes, now):
-            self._lost_at = now
-        return now - self._lost_at < self._settings.timeouts.node_dead_seconds
 
     def _products(self) -> Mapping[str, Product]:
         """What the cluster has, counted once a change of its nodes."""
@@ -251,6 +241,26 @@ def parse_spec(raw: Mapping[str, object]) -> tuple[AskedSpec | None, str]:
         told = problems(error, AskedSpec, "spec")
         more = f" and {len(told) - 3} more" if len(told) > 3 else ""  # noqa: PLR2004
         return None, "; ".join(told[:3]) + more
+
+
+class FleetWatch:
+    """Whether the fleet is lost, or was found back a moment ago: its nodes come back one by one.
+
+    The last of them have been NotReady for as long as the first; from the look that finds most of
+    the fleet back each gets the time that any other node has, however long ago the last look was.
+    """
+
+    def __init__(self, node_dead_seconds: float) -> None:
+        self._patience = node_dead_seconds
+        self._lost = False
+        self._back_at = -math.inf
+
+    def lost(self, nodes: Mapping[str, NodeView], now: float) -> bool:
+        """Look at the nodes; `now` in seconds of the clock that their times are of."""
+        before, self._lost = self._lost, fleet_lost(nodes, now)
+        if before and not self._lost:
+            self._back_at = now
+        return self._lost or now - self._back_at < self._patience
 
 
 def fleet_lost(nodes: Mapping[str, NodeView], now: float) -> bool:
