@@ -165,7 +165,9 @@ class Player:
         delays = self._orders.control.delays
         if pod.phase == "Pending":
             if (rule := self._rule(pod, Act.NEVER_START)) is not None:
-                return self._once(pod, "waiting", lambda: self._deeds.wait_for(pod, rule))
+                if pod.waiting == rule.reason:
+                    return None, None
+                return time.monotonic(), lambda: self._deeds.wait_for(pod, rule)
             return self._after(pod, "start", delays.start), lambda: self._deeds.start(pod)
         if not pod.serving:
             if self._rule(pod, Act.HANG) is not None:
@@ -218,16 +220,6 @@ class Player:
         """The time `seconds` after this pod was first seen waiting for `what`."""
         with self._lock:
             return self._since.setdefault((pod.uid, what), time.monotonic()) + seconds
-
-    def _once(self, pod: PodView, what: str, deed: _Deed) -> tuple[float | None, _Deed | None]:
-        if (pod.uid, what) in self._since:
-            return None, None
-
-        def do() -> None:
-            self._after(pod, what, 0)
-            deed()
-
-        return time.monotonic(), do
 
     def _tell_hits(self) -> None:
         with self._lock:

@@ -76,6 +76,15 @@ class PodView:
         )
 
     @property
+    def waiting(self) -> str:
+        """What its containers wait for to start; empty if they do not."""
+        reasons = (
+            status.get("state", {}).get("waiting", {}).get("reason", "")
+            for status in self.raw["status"].get("containerStatuses", [])
+        )
+        return next(filter(None, reasons), "")
+
+    @property
     def ours(self) -> bool:
         """Whether the player plays it."""
         metadata = self.raw["metadata"]
