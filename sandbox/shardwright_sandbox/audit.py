@@ -9,7 +9,10 @@ from pathlib import Path
 def entries(log: Path, *, offset: int = 0) -> Iterator[dict[str, object]]:
     """The log's entries from a byte offset (take `position` before what is to be counted)."""
     with log.open("rb") as handle:
-        handle.seek(offset)
+        if offset:
+            # A line that was being written at that moment had begun before it.
+            handle.seek(offset - 1)
+            handle.readline()
         for line in handle:
             if line.endswith(b"\n"):  # the last line may be in the making
                 yield json.loads(line)

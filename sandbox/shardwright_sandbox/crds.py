@@ -15,7 +15,7 @@ _APPLY = "application/apply-patch+yaml"
 
 
 def apply_crds(
-    api: client.ApiClient, folder: Path = CRDS, *, wait_seconds: float = 20.0
+    api: client.ApiClient, folder: Path = CRDS, *, wait_seconds: float = 60.0
 ) -> list[str]:
     """Apply every CRD of a folder, server-side; the names, none if the folder has no CRDs."""
     rest = rest_of(api)

@@ -129,7 +129,7 @@ def _prepare(sandbox: Sandbox, pace: float) -> None:
     config = sandbox.layout.config / "operator.yaml"
     config.write_text(yaml.safe_dump(OPERATOR), encoding="utf-8")
     sandbox.start_operator("--config", str(config))
-    PlayerControl(api, wait_seconds=60).delays(
+    PlayerControl(api).delays(
         start=pace / 4, ready=pace, model=pace, checkpoint=pace * 1.25, engine=pace * 1.5
     )
     make_namespace(api, NAMESPACE)

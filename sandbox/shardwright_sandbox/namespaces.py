@@ -14,7 +14,7 @@ def make_namespace(
     name: str,
     *,
     labels: dict[str, str] | None = None,
-    wait_seconds: float = 20.0,
+    wait_seconds: float = 60.0,
 ) -> None:
     """Make a namespace and wait for its default ServiceAccount, without which no pod is let in."""
     rest = rest_of(api)
@@ -32,7 +32,7 @@ def ensure_namespace(api: client.ApiClient, name: str) -> None:
         make_namespace(api, name)
 
 
-def remove_namespace(api: client.ApiClient, name: str, *, wait_seconds: float = 60.0) -> None:
+def remove_namespace(api: client.ApiClient, name: str, *, wait_seconds: float = 120.0) -> None:
     """Remove a namespace and wait until its pods are gone, so that nothing of it holds a GPU.
 
     The namespace itself goes some seconds later; nobody waits for it, its name is not used again.

@@ -27,7 +27,7 @@ _WORKERS = 8
 
 
 def make_nodes(
-    api: client.ApiClient, fleet: Fleet, *, wait_seconds: float = 30.0, exist_ok: bool = False
+    api: client.ApiClient, fleet: Fleet, *, wait_seconds: float = 90.0, exist_ok: bool = False
 ) -> list[str]:
     """Make every simulated node of a fleet; wait until those that shall be Ready are schedulable.
 
@@ -98,7 +98,7 @@ def _is_ready(node: Json) -> bool:
     )
 
 
-def add_node(api: client.ApiClient, pool: Pool, index: int, *, wait_seconds: float = 15.0) -> str:
+def add_node(api: client.ApiClient, pool: Pool, index: int, *, wait_seconds: float = 90.0) -> str:
     """Add one more node of a pool, as an autoscaler would."""
     body = node_object(pool, index)
     rest_of(api).post(_NODES, body)

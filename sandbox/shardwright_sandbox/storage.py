@@ -55,7 +55,7 @@ def make_claim(
     zone: str | None = None,
     limit_bytes: int | None = None,
     keep_files: bool = False,
-    wait_seconds: float = 20.0,
+    wait_seconds: float = 60.0,
 ) -> Path:
     """Make a bound claim with an empty folder and return the folder.
 

@@ -158,7 +158,7 @@ class Orders:
 class PlayerControl:
     """The test's side: gives orders and waits until the player has read them."""
 
-    def __init__(self, api: client.ApiClient, *, wait_seconds: float = 10.0) -> None:
+    def __init__(self, api: client.ApiClient, *, wait_seconds: float = 60.0) -> None:
         self._rest = Rest(api, connections=2)
         self._wait_seconds = wait_seconds
         self._control = Control()
