@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tests.support.kube import Kube
 
 from shardwright_sandbox.cluster import Sandbox
 from shardwright_sandbox.rest import Json
+
+
+def published_lines(publishes: Path) -> list[Json]:
+    """What the player has noted, in order; the last line may be in the making."""
+    text = publishes.read_text(encoding="utf-8") if publishes.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 class Claim:
@@ -21,11 +28,9 @@ class Claim:
 
     def published(self, step: str = "") -> list[str]:
         """Keys in the order in which they were published."""
-        text = self._publishes.read_text() if self._publishes.exists() else ""
-        lines = [json.loads(line) for line in text.splitlines()]
         return [
             line["key"]
-            for line in lines
+            for line in published_lines(self._publishes)
             if line["namespace"] == self.kube.namespace and step in ("", line["step"])
         ]
 

@@ -7,14 +7,14 @@ replica that left twice, a pod that went back to the bad node.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from tests.support.following import Follower
 from tests.support.kube import Kube
 
-from shardwright_sandbox.rest import Json, Rest
+from shardwright_sandbox.rest import Json, rest_of
 
 
 @dataclass
@@ -39,9 +39,10 @@ class Life:
 
 @dataclass
 class History:
-    """All lives so far, by uid."""
+    """All lives so far, by uid; whoever asks is answered when all that was stored is in it."""
 
     lives: dict[str, Life] = field(default_factory=dict)
+    catch_up: Callable[[], None] = lambda: None
 
     def take(self, kind: str, raw: Json) -> None:
         """One event of the watch."""
@@ -67,6 +68,7 @@ class History:
 
     def of(self, deployment: str = "", replica: int | None = None) -> list[Life]:
         """Lives of a deployment (and of one replica), oldest first."""
+        self.catch_up()
         found = [
             life
             for life in list(self.lives.values())
@@ -100,24 +102,18 @@ def _half(lives: list[Life]) -> float:
 
 @contextlib.contextmanager
 def watched(kube: Kube) -> Iterator[History]:
-    """A history that grows while the block runs."""
-    history, stop = History(), threading.Event()
-    rest = Rest(kube.api, connections=2)
-    path = f"/api/v1/namespaces/{kube.namespace}/pods"
-    selector = "shardwright.dev/replica"
-
-    def follow() -> None:
-        while not stop.is_set():
-            # The sandbox may end while the watch is open: that is the end of the history too.
-            with contextlib.suppress(Exception):
-                for event in rest.watch(path, stop, labelSelector=selector):
-                    if event["type"] in ("ADDED", "MODIFIED", "DELETED"):
-                        history.take(event["type"], event["object"])
-            stop.wait(0.2)
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
+    """A history that begins with what is there and grows while the block runs."""
+    history = History()
+    follower = Follower(
+        rest_of(kube.api),
+        f"/api/v1/namespaces/{kube.namespace}/pods",
+        history.take,
+        labelSelector="shardwright.dev/replica",
+    )
+    history.catch_up = follower.catch_up
+    follower.start()
     try:
         yield history
+        follower.catch_up()
     finally:
-        stop.set()
+        follower.stop()

@@ -104,7 +104,7 @@ class Kube:
         """Delete the LLMDeployment."""
         self.custom.delete_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL, name)
 
-    def clear(self, seconds: float = 15.0) -> None:
+    def clear(self, seconds: float = 60.0) -> None:
         """Delete every LLMDeployment and wait until its pods are going.
 
         Not longer: a pod on a node without a kubelet goes only with its node.
@@ -127,11 +127,7 @@ class Kube:
 
     def condition(self, name: str, kind: str) -> Json:
         """One condition, `{}` while there is none or it is of an older generation."""
-        found = self.get(name)
-        status = found.get("status", {})
-        if status.get("observedGeneration") != found["metadata"]["generation"]:
-            return {}
-        return next((item for item in status.get("conditions", []) if item["type"] == kind), {})
+        return condition_of(self.get(name), kind)
 
     def pods(self, name: str = "", *, live: bool = True) -> list[Json]:
         """Serving pods (of one deployment); `live` leaves out those that are going."""
@@ -154,15 +150,17 @@ class Kube:
         return sorted(items, key=lambda job: str(job["metadata"]["name"]))
 
     def wait(
-        self, what: str, answer: Callable[[], Any], seconds: float = 30.0, every: float = 0.1
+        self, what: str, answer: Callable[[], Any], seconds: float = 90.0, every: float = 0.1
     ) -> Any:
         """Until `answer` is truthy; its value. Fails with `what` and the state of the namespace."""
         ends = time.monotonic() + seconds
         while True:
+            # Looked at last when the time is over: this process may have stood still meanwhile.
+            over = time.monotonic() > ends
             found = answer()
             if found:
                 return found
-            if time.monotonic() > ends:
+            if over:
                 raise AssertionError(f"not within {seconds:.0f} s: {what}\n{self.state()}")
             time.sleep(every)
 
@@ -175,16 +173,17 @@ class Kube:
             time.sleep(0.1)
         return None
 
-    def wait_ready(self, name: str, seconds: float = 60.0) -> Json:
-        """Until Ready is true for the current generation; the object."""
-        self.wait(
-            f"{name} ready",
-            lambda: self.condition(name, "Ready").get("status") == "True",
-            seconds,
-        )
-        return self.get(name)
+    def wait_ready(self, name: str, seconds: float = 90.0) -> Json:
+        """Until Ready is true for the current generation; the object as it was then."""
 
-    def wait_reason(self, name: str, kind: str, reason: str, seconds: float = 30.0) -> Json:
+        def ready() -> Json | None:
+            found = self.get(name)
+            return found if condition_of(found, "Ready").get("status") == "True" else None
+
+        found: Json = self.wait(f"{name} ready", ready, seconds)
+        return found
+
+    def wait_reason(self, name: str, kind: str, reason: str, seconds: float = 90.0) -> Json:
         """Until a condition has a reason; the condition."""
         found: Json = self.wait(
             f"{name}: {kind} with reason {reason}",
@@ -217,6 +216,14 @@ class Kube:
                 f"{' '.join(ended)}"
             )
         return "\n".join(lines)
+
+
+def condition_of(deployment: Json, kind: str) -> Json:
+    """One condition, `{}` while there is none or it is of an older generation."""
+    status = deployment.get("status", {})
+    if status.get("observedGeneration") != deployment["metadata"]["generation"]:
+        return {}
+    return next((item for item in status.get("conditions", []) if item["type"] == kind), {})
 
 
 def ready(pod: Json) -> bool:

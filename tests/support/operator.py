@@ -80,8 +80,8 @@ class Operator:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
-    def stop(self, seconds: float = 25.0) -> int:
-        """SIGTERM; the exit code, which must come in time."""
+    def stop(self, seconds: float = 90.0) -> int:
+        """SIGTERM; the exit code."""
         if self.process is None:
             return 0
         if self.alive:

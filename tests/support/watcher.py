@@ -2,7 +2,8 @@
 
 Watches, not samples: every state that the API server has stored comes by, so a minimum of ready
 replicas is one, and a pod's first labels tell a candidate (born without the serving label) from a
-replica of a proven revision.
+replica of a proven revision. Whatever a test asks is answered from all that was stored when it
+asked, and a mark is a moment before which all that was stored has come by.
 """
 
 from __future__ import annotations
@@ -15,18 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kubernetes import client
+from tests.support.following import Follower
 
 from shardwright.runner.contract import ENV_REQUEST, ServeRequest, decode
-from shardwright_sandbox.rest import GONE, Json, Rest, RestError, rest_of
+from shardwright_sandbox.rest import Json, rest_of
 
 PREFIX = "shardwright.dev/"
 PROTECTED = f"{PREFIX}protected"
-_PODS = "pods"
-_JOBS = "jobs"
-_REVISIONS = "revisions"
-_OBJECTS = "objects"
-# A watch is asked for anew this often: it is how a thread sees that it shall stop.
-_WATCH_SECONDS = "2"
 
 
 @dataclass(frozen=True)
@@ -93,79 +89,78 @@ class Watcher:
     """Records pods, Jobs, revisions and LLMDeployments of one namespace while it is open."""
 
     def __init__(self, api: client.ApiClient, namespace: str) -> None:
-        self._rest: Rest = rest_of(api)
         self._namespace = namespace
-        self._stop = threading.Event()
         self._lock = threading.Lock()
         self._seen = _Seen()
-        self._problem: BaseException | None = None
         core, batch, apps = "/api/v1", "/apis/batch/v1", "/apis/apps/v1"
-        inside = f"namespaces/{namespace}"
-        self._listed = [threading.Event() for _ in range(4)]
-        paths: list[tuple[str, str, Callable[[str, Json], None]]] = [
-            (_PODS, f"{core}/{inside}/pods", self._on_pod),
-            (_JOBS, f"{batch}/{inside}/jobs", self._on_job),
-            (_REVISIONS, f"{apps}/{inside}/controllerrevisions", self._on_revision),
-            (
-                _OBJECTS,
-                f"/apis/shardwright.dev/v1alpha1/{inside}/llmdeployments",
-                self._on_object,
-            ),
-        ]
-        self._threads = [
-            threading.Thread(
-                target=self._run, args=(path, tell, listed), name=f"watch-{name}", daemon=True
-            )
-            for (name, path, tell), listed in zip(paths, self._listed, strict=True)
-        ]
+        ours = "/apis/shardwright.dev/v1alpha1"
+
+        def follow(group: str, plural: str, tell: Callable[[str, Json], None]) -> Follower:
+            path = f"{group}/namespaces/{namespace}/{plural}"
+            return Follower(rest_of(api), path, self._telling(tell))
+
+        self._pods = follow(core, "pods", self._on_pod)
+        self._jobs = follow(batch, "jobs", self._on_job)
+        self._revisions = follow(apps, "controllerrevisions", self._on_revision)
+        self._objects = follow(ours, "llmdeployments", self._on_object)
+        self._all = (self._pods, self._jobs, self._revisions, self._objects)
 
     def start(self) -> Watcher:
         """Begin, and wait until what is there already has been seen."""
-        for thread in self._threads:
-            thread.start()
-        for listed in self._listed:
-            assert listed.wait(30), "the watcher could not list the namespace"
+        for follower in self._all:
+            follower.start()
         return self
 
     def stop(self) -> None:
         """End; raises what went wrong in between, since then something may have been missed."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(30)
-        if self._problem is not None:
-            raise AssertionError("the watcher missed something") from self._problem
+        for follower in self._all:
+            follower.stop()
+
+    def catch_up(self) -> None:
+        """Wait until all that is stored by now has been seen."""
+        for follower in self._all:
+            follower.catch_up()
 
     # What a test asks.
 
     def mark(self) -> Mark:
-        """Now."""
+        """Now, when all that was stored before has been seen."""
+        self.catch_up()
         return Mark(time.monotonic())
 
     def wait_quiet(self, seconds: float = 1.0, at_most: float = 60.0) -> None:
         """Until nothing has changed for a while."""
-        ends = time.monotonic() + at_most
         begun = time.monotonic()
-        while True:
-            with self._lock:
-                last = max(self._seen.last_event, begun)
-            if time.monotonic() - last >= seconds:
-                return
-            assert time.monotonic() < ends, f"{self._namespace} never became quiet"
+        while not (self._quiet(begun, seconds) and self._quiet_indeed(begun, seconds)):
+            assert time.monotonic() < begun + at_most, f"{self._namespace} never became quiet"
             time.sleep(0.05)
+
+    def _quiet(self, begun: float, seconds: float) -> bool:
+        with self._lock:
+            last = max(self._seen.last_event, begun)
+        return time.monotonic() - last >= seconds
+
+    def _quiet_indeed(self, begun: float, seconds: float) -> bool:
+        """Silence may also mean that the watches are behind."""
+        self.catch_up()
+        return self._quiet(begun, seconds)
 
     def jobs_since(self, mark: Mark) -> dict[str, int]:
         """Step Jobs made, by step; steps without one are left out."""
+        self._jobs.catch_up()
         with self._lock:
             made = [job.step for job in self._seen.jobs.values() if job.born >= mark.at]
         return {step: made.count(step) for step in sorted(set(made))}
 
     def jobs(self) -> list[SeenJob]:
         """Every step Job ever seen."""
+        self._jobs.catch_up()
         with self._lock:
             return list(self._seen.jobs.values())
 
     def born_since(self, mark: Mark, name: str) -> list[SeenPod]:
         """Serving pods of a deployment that were created."""
+        self._pods.catch_up()
         with self._lock:
             return [
                 pod
@@ -175,6 +170,7 @@ class Watcher:
 
     def left_since(self, mark: Mark, name: str) -> list[SeenPod]:
         """Serving pods of a deployment that were there at the mark and are not any more."""
+        self._pods.catch_up()
         with self._lock:
             return [
                 pod
@@ -191,11 +187,13 @@ class Watcher:
 
     def revisions_since(self, mark: Mark) -> list[str]:
         """ControllerRevisions that were made."""
+        self._revisions.catch_up()
         with self._lock:
             return [name for name, born in self._seen.revisions.values() if born >= mark.at]
 
     def least_ready_since(self, mark: Mark, name: str) -> int:
         """The fewest serving groups that were wholly ready at any moment since the mark."""
+        self._pods.catch_up()
         with self._lock:
             counts = [item for item in self._seen.ready if item.deployment == name]
         before = [item for item in counts if item.at < mark.at]
@@ -228,6 +226,7 @@ class Watcher:
 
         A group of which a pod is being deleted is on its way out and is not counted.
         """
+        self._pods.catch_up()
         with self._lock:
             pods = [pod for pod in self._seen.pods.values() if pod.deployment == name]
         most = 0
@@ -239,11 +238,13 @@ class Watcher:
 
     def objects(self, name: str) -> list[Json]:
         """Every state of an LLMDeployment that was stored."""
+        self._objects.catch_up()
         with self._lock:
             return [item for _, item in self._seen.objects if item["metadata"]["name"] == name]
 
     def objects_since(self, mark: Mark, name: str) -> list[Json]:
         """Every state of an LLMDeployment that was stored since the mark."""
+        self._objects.catch_up()
         with self._lock:
             return [
                 item
@@ -253,52 +254,13 @@ class Watcher:
 
     # What comes by.
 
-    def _run(self, path: str, tell: Callable[[str, Json], None], listed: threading.Event) -> None:
-        try:
-            while not self._stop.is_set():
-                answer = self._rest.get(path)
-                self._gone(path, {str(item["metadata"]["uid"]) for item in answer["items"]})
-                for item in answer["items"]:
-                    self._tell(tell, "ADDED", item)
-                listed.set()
-                self._follow(path, tell, str(answer["metadata"]["resourceVersion"]))
-        except BaseException as error:  # noqa: BLE001 - reported by stop()
-            if not self._stop.is_set():
-                self._problem = error
+    def _telling(self, tell: Callable[[str, Json], None]) -> Callable[[str, Json], None]:
+        def told(kind: str, item: Json) -> None:
+            with self._lock:
+                self._seen.last_event = time.monotonic()
+                tell(kind, item)
 
-    def _follow(self, path: str, tell: Callable[[str, Json], None], version: str) -> None:
-        """Watch from a version on, in short watches; returns when it is too old."""
-        while not self._stop.is_set():
-            try:
-                events = self._rest.watch(
-                    path, self._stop, timeoutSeconds=_WATCH_SECONDS, resourceVersion=version
-                )
-                for event in events:
-                    if event["type"] == "ERROR":
-                        if event["object"].get("code") == GONE:
-                            return
-                        raise AssertionError(event)
-                    version = str(event["object"]["metadata"]["resourceVersion"])
-                    if event["type"] != "BOOKMARK":
-                        self._tell(tell, str(event["type"]), event["object"])
-            except RestError as error:
-                if error.status != GONE:
-                    raise
-                return
-
-    def _tell(self, tell: Callable[[str, Json], None], kind: str, item: Json) -> None:
-        with self._lock:
-            self._seen.last_event = time.monotonic()
-            tell(kind, item)
-
-    def _gone(self, path: str, present: set[str]) -> None:
-        """Pods that went while no watch was open."""
-        if not path.endswith(f"/{_PODS}"):
-            return
-        with self._lock:
-            for pod in self._seen.pods.values():
-                if pod.uid not in present and pod.left is None:
-                    pod.left, pod.ready = time.monotonic(), False
+        return told
 
     def _on_pod(self, kind: str, item: Json) -> None:
         metadata: Json = item["metadata"]
@@ -372,10 +334,11 @@ class Watcher:
 
 @contextmanager
 def watching(api: client.ApiClient, namespace: str) -> Iterator[Watcher]:
-    """A watcher over a namespace for the length of a block."""
+    """A watcher over a namespace for the length of a block, of which it has then seen all."""
     watcher = Watcher(api, namespace).start()
     try:
         yield watcher
+        watcher.catch_up()
     finally:
         watcher.stop()
 
