@@ -34,14 +34,31 @@ async def calls() -> Calls:
 
 
 @pytest.fixture
-async def cluster(kmock: Any, calls: Calls) -> AsyncIterator[Cluster]:
+async def api(kmock: Any) -> AsyncIterator[ApiClient]:
     configuration = Configuration(host=str(kmock.url).rstrip("/"))
-    async with ApiClient(configuration) as api:
-        yield Cluster(
-            api,
-            call_seconds=2.0,
-            on_request=lambda code, method, _host, _seconds: calls.append((code, method)),
-        )
+    async with ApiClient(configuration) as client:
+        yield client
+
+
+@pytest.fixture
+async def cluster(api: ApiClient, calls: Calls) -> Cluster:
+    """With a deadline that only a call that hangs reaches."""
+    return Cluster(
+        api,
+        call_seconds=120.0,
+        on_request=lambda code, method, _host, _seconds: calls.append((code, method)),
+    )
+
+
+class Mute:
+    """An answer that comes long after whoever asks must have given up; whether it came."""
+
+    def __init__(self) -> None:
+        self.answered = False
+
+    async def __call__(self) -> None:
+        await asyncio.sleep(30)
+        self.answered = True
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -65,12 +82,10 @@ async def test_a_read_waits_as_long_as_the_server_asks(kmock: Any, cluster: Clus
 async def test_a_read_gives_up_before_its_deadline_with_the_servers_words(
     kmock: Any, cluster: Cluster
 ) -> None:
-    kmock[f"get {POD_PATH}"] << 429 << {"message": "too many"} << {"Retry-After": "60"}
-    began = asyncio.get_running_loop().time()
+    kmock[f"get {POD_PATH}"] << 429 << {"message": "too many"} << {"Retry-After": "3600"}
     with pytest.raises(errors.TooManyRequests, match="too many") as raised:
         await cluster.get(POD, "llm", "p")
-    assert raised.value.retry_after == 60
-    assert asyncio.get_running_loop().time() - began < 30
+    assert raised.value.retry_after == 3600
 
 
 Write = Callable[[Cluster], Awaitable[object]]
@@ -120,26 +135,26 @@ async def test_reads_need_no_lease(kmock: Any, cluster: Cluster) -> None:
 
 
 async def test_no_write_outlives_the_lease(kmock: Any, cluster: Cluster, calls: Calls) -> None:
-    kmock[f"post {PODS}"] << (lambda: asyncio.sleep(5)) << {"kind": "Pod"}
-    began = asyncio.get_running_loop().time()
+    mute = Mute()
+    kmock[f"post {PODS}"] << mute << {"kind": "Pod"}
     with pytest.raises(errors.Unavailable, match=r"no answer within 0\.3 s"):
         await cluster.fenced(lambda: 0.3).create(POD, BODY)
-    assert asyncio.get_running_loop().time() - began < 4
+    assert not mute.answered
     assert calls == [(0, "POST")]
 
 
-async def test_a_mute_server_is_left_at_the_deadline(kmock: Any, cluster: Cluster) -> None:
-    kmock[f"get {POD_PATH}"] << (lambda: asyncio.sleep(10)) << {"kind": "Pod"}
-    began = asyncio.get_running_loop().time()
+async def test_a_mute_server_is_left_at_the_deadline(kmock: Any, api: ApiClient) -> None:
+    mute = Mute()
+    kmock[f"get {POD_PATH}"] << mute << {"kind": "Pod"}
     with pytest.raises(errors.Unavailable, match="no answer"):
-        await cluster.get(POD, "llm", "p")
-    assert asyncio.get_running_loop().time() - began < 8
+        await Cluster(api, call_seconds=1.0).get(POD, "llm", "p")
+    assert not mute.answered
 
 
 async def test_a_server_that_is_not_there_is_unavailable() -> None:
     async with ApiClient(Configuration(host="http://127.0.0.1:1")) as api:
         with pytest.raises(errors.Unavailable, match="Connect"):
-            await Cluster(api, call_seconds=1.0).create(POD, BODY)
+            await Cluster(api, call_seconds=120.0).create(POD, BODY)
 
 
 async def test_an_answer_that_is_no_json_is_unavailable(kmock: Any, cluster: Cluster) -> None:
@@ -197,7 +212,8 @@ async def test_a_lease_is_given_up_in_time_when_the_server_goes_mute(
     """Real time: no answer ever comes, and the hold still ends at the renew deadline."""
     kmock[f"get {LEASES}/shardwright"][:1] << 404
     kmock[f"post {LEASES}"] << {"metadata": {"resourceVersion": "1"}, "spec": {}}
-    kmock[f"get {LEASES}/shardwright"] << (lambda: asyncio.sleep(10)) << {}
+    mute = Mute()
+    kmock[f"get {LEASES}/shardwright"] << mute << {}
     loop = asyncio.get_running_loop()
     elector = Elector(
         cluster,
@@ -210,5 +226,6 @@ async def test_a_lease_is_given_up_in_time_when_the_server_goes_mute(
     await elector.acquire()
     with pytest.raises(errors.LeaseLost):
         await elector.hold()
-    assert 0.5 <= loop.time() - began < 8
+    assert loop.time() - began >= 0.5
+    assert not mute.answered
     assert not elector.leading

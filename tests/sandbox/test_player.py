@@ -258,25 +258,28 @@ def test_a_position_in_the_middle_of_a_line_leaves_that_line_out(tmp_path: Path)
 
 def test_the_timer_runs_at_the_time_and_never_one_key_twice_at_once() -> None:
     seen, busy, overlap = [], set(), []
-    done = threading.Event()
+    begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
 
     def run(key: str) -> None:
         overlap.extend(busy & {key})
         busy.add(key)
-        time.sleep(0.02)
+        begun.set()
+        go_on.wait(60)
         seen.append((key, time.monotonic()))
         busy.discard(key)
         if len(seen) == 3:
             done.set()
 
     timer = Timer(run)
-    start = time.monotonic()
-    timer.set("late", start + 0.3)
-    timer.set("late", start + 5)
-    timer.set("soon", start)
-    time.sleep(0.01)
-    timer.set("soon", start)
+    timer.set("soon", time.monotonic())
+    assert begun.wait(60)
+    timer.set("soon", time.monotonic())
+    late = time.monotonic() + 0.3
+    timer.set("late", late)
+    timer.set("late", late + 3600)
+    time.sleep(0.2)
+    go_on.set()
     assert done.wait(60)
-    assert [key for key, _ in seen] == ["soon", "soon", "late"]
-    assert seen[2][1] - start >= 0.3
+    assert sorted(key for key, _ in seen) == ["late", "soon", "soon"]
+    assert dict(seen)["late"] >= late
     assert overlap == []
