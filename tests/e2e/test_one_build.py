@@ -77,11 +77,11 @@ def test_a_shared_builder_that_is_killed_is_replaced_once_for_both(
 ) -> None:
     claim = Claim(sandbox, kube)
     player.fail_step("engine", times=2, report=False, exit_code=255)
-    for name in TWINS:
-        kube.create(name, SMALL)
     with watching(kube.api, kube.namespace) as watcher:
         for name in TWINS:
-            kube.wait_ready(name, 90)
+            kube.create(name, SMALL)
+        for name in TWINS:
+            kube.wait_ready(name)
         attempts = [job.attempt for job in watcher.jobs() if job.step == "engine"]
     assert len(attempts) == len(set(attempts))
     assert published(claim) == ONCE

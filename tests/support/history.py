@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from tests.support.following import Follower
 from tests.support.kube import Kube
@@ -27,9 +28,11 @@ class Life:
     incarnation: int
     stage: int
     created: float
+    stamped: datetime  # when it was created, by the API server's clock, in whole seconds
     node: str = ""
     bound: float | None = None
     gone: float | None = None  # deleted, ended or removed
+    finished: datetime | None = None  # when its first container ended, by its kubelet's clock
 
     @property
     def group(self) -> tuple[str, int, int]:
@@ -57,11 +60,19 @@ class History:
                 incarnation=int(labels["shardwright.dev/incarnation"]),
                 stage=int(labels["shardwright.dev/stage"]),
                 created=now,
+                stamped=datetime.fromisoformat(meta["creationTimestamp"]),
             ),
         )
         node = raw["spec"].get("nodeName", "")
         if node and life.bound is None:
             life.node, life.bound = node, now
+        ends = [
+            datetime.fromisoformat(one["state"]["terminated"]["finishedAt"])
+            for one in raw["status"].get("containerStatuses", [])
+            if "terminated" in one.get("state", {})
+        ]
+        if life.finished is None:
+            life.finished = min(ends, default=None)
         over = kind == "DELETED" or "deletionTimestamp" in meta
         if life.gone is None and (over or raw["status"].get("phase") in ("Failed", "Succeeded")):
             life.gone = now
