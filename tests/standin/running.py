@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from shardwright_standin.faults import CONTROL
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MODULES = ("numpy", "yaml", "click", "prometheus_client")
@@ -176,9 +177,12 @@ class Started:
         code = self.process.wait(DEADLINE_SECONDS)
         return code if code >= 0 else 128 - code
 
-    def ranks(self) -> list[dict[str, str]]:
-        """The ranks' reports in the log."""
-        lines = [line for line in self.text().splitlines() if line.startswith("[standin] rank ")]
+    def ranks(self, count: int) -> list[dict[str, str]]:
+        """The ranks' reports, once all are in the log: mpirun passes on late what ranks say."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while len(lines := self._reports()) < count:
+            assert time.monotonic() < deadline, self.text()
+            time.sleep(0.05)
         found = []
         for line in lines:
             head, _, rest = line.partition(": ")
@@ -186,12 +190,30 @@ class Started:
             found.append({"rank": head.split()[-1], **pairs})
         return found
 
+    def _reports(self) -> list[str]:
+        lines = self.text().splitlines(keepends=True)
+        return [one for one in lines if one.startswith("[standin] rank ") and one.endswith("\n")]
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+
+class Faults:
+    """The control file of a machine's faults, which programs read anew whenever they look."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._path = machine.folder / "faults.yaml"
+        machine.variables[CONTROL] = str(self._path)
+
+    def ask(self, **rule: Any) -> None:
+        """Have this rule from now on, and no other."""
+        self._write([{"id": "it", **rule}])
+
+    def none(self) -> None:
+        """Have no rule any more; whoever is held by one goes on."""
+        self._write([])
+
+    def _write(self, rules: Sequence[Mapping[str, Any]]) -> None:
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps({"rules": rules}))
+        new.replace(self._path)
 
 
 def ask(url: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any]:
@@ -219,7 +241,7 @@ def survivors(session: int) -> list[str]:
 
 def until_none_survives(session: int) -> None:
     """Wait until a session has no process left."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while left := survivors(session):
         assert time.monotonic() < deadline, left
         time.sleep(0.05)

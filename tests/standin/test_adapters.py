@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.standin.running import Machine, ask, free_port
+from shardwright_standin.ports import reserved
+from tests.standin.running import Machine, ask
 from tests.support.adapters import adapter, peft_config, write
 
 pytest.importorskip("numpy")
@@ -55,7 +56,7 @@ def serving(machine: Machine, words: list[str], **env: str) -> Iterator[str]:
 
 
 def vllm(model: Path, *words: str) -> list[str]:
-    port = str(free_port())
+    port = str(reserved())
     return ["vllm", "serve", str(model), "--served-model-name", "tiny", "--port", port, *words]
 
 
@@ -120,7 +121,7 @@ def test_vllm_without_the_variable_has_no_such_endpoint(machine: Machine, model:
 
 def sglang(model: Path, *words: str) -> list[str]:
     program = ["python3", "-m", "sglang.launch_server", "--model-path", str(model)]
-    return [*program, "--served-model-name", "tiny", "--port", str(free_port()), *words]
+    return [*program, "--served-model-name", "tiny", "--port", str(reserved()), *words]
 
 
 def with_standin(machine: Machine) -> dict[str, str]:
@@ -181,7 +182,7 @@ def test_an_engine_takes_what_it_was_built_for_by_the_folder_of_a_request(
     )
     config = json.loads((built / "config.json").read_text())["build_config"]
     assert config["lora_config"]["max_lora_rank"] == 16
-    port = str(free_port())
+    port = str(reserved())
     words = ["trtllm-serve", str(built), "--backend", "tensorrt", "--tokenizer", str(model)]
     with serving(machine, [*words, "--tp_size", "2", "--port", port]) as url:
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,17 @@ def test_a_fault_may_wait_for_a_number_of_passes(control: Path) -> None:
 def test_a_fault_s_times_are_counted_over_all_processes(control: Path) -> None:
     control.write_text(rule(times=2))
     assert [struck(faults.Faults()) for _ in range(4)] == [True, True, False, False]
+
+
+def test_what_is_held_goes_on_when_the_file_has_no_such_rule_any_more(control: Path) -> None:
+    control.write_text(rule(act="hold"))
+    held = threading.Thread(target=faults.Faults().reach, args=("step",), daemon=True)
+    held.start()
+    held.join(0.3)
+    assert held.is_alive()
+    control.unlink()
+    held.join(60)
+    assert not held.is_alive()
 
 
 def test_a_full_gpu_is_an_exception_in_torch_s_words(control: Path) -> None:

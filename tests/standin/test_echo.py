@@ -17,7 +17,8 @@ from shardwright_standin.front import openai
 from shardwright_standin.front.engine import Limits
 from shardwright_standin.front.logprobs import FORMS
 from shardwright_standin.model import geometry, likelihood, make, network, shards, tokenizer
-from tests.standin.running import PROMPTS, Machine, ask, free_port
+from shardwright_standin.ports import reserved
+from tests.standin.running import PROMPTS, Machine, ask
 from tests.standin.test_ranks import gpus as gpus  # noqa: PLC0414 - a fixture of this module too
 from tests.standin.test_ranks import group, load
 from tests.standin.test_servers import find_sglang, nodes, vllm
@@ -134,7 +135,7 @@ def served(
     tool: str, machine: Machine, model: Path, *more: str, split: tuple[int, int] = (1, 1)
 ) -> Iterator[str]:
     """A server's address; a split over stages has a node for each."""
-    port, (tensor, pipeline) = free_port(), split
+    port, (tensor, pipeline) = reserved(), split
     common = ["--tensor-parallel-size", str(tensor), *more]
     words = {
         "vllm": [*vllm(model, *common), "--port", str(port)],
@@ -158,7 +159,7 @@ def served(
         else:
             assert tool == "vllm"
             over = ["--pipeline-parallel-size", str(pipeline), "--nnodes", str(pipeline)]
-            over += ["--master-port", str(free_port())]
+            over += ["--master-port", str(reserved())]
             lines = [[*words, *over, "--node-rank", "0"]]
             lines += [
                 [*vllm(model, *common, *over), "--node-rank", str(node), "--headless"]

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shardwright_standin.ports import reserved
 from tests.golden import specs
 from tests.standin.running import (
     PROMPTS,
+    Faults,
     Machine,
     Started,
     ask,
-    free_port,
     survivors,
     until_none_survives,
 )
@@ -102,7 +103,7 @@ def deploy(machine: Machine, model: Path, tensor: int, pipeline: int, **engine: 
     config = json.dumps(engine_runtime.serve_config(resolved))
     (scratch / "config.yaml").write_text(config)
     words = _placed(engine_runtime.serve_command(resolved), store, scratch, out, model_folder)
-    port = free_port()
+    port = reserved()
     words[words.index("--port") + 1] = str(port)
     return Deployment(machine, store, scratch, out, tuple(words), port, asked.world_size)
 
@@ -149,7 +150,7 @@ def test_what_the_operator_renders_builds_serves_and_gives_the_whole_model_s_tok
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             answers = list(pool.map(lambda prompt: say(own.url, prompt), PROMPTS))
         assert dict(zip(PROMPTS, answers, strict=True)) == reference
-        ranks = server.ranks()
+        ranks = server.ranks(own.world)
         assert [(rank["stage"], rank["tensor_rank"]) for rank in ranks] == [
             (str(stage), str(one)) for stage in range(pipeline) for one in range(tensor)
         ]
@@ -181,20 +182,24 @@ def test_the_pytorch_backend_serves_the_checkpoint_as_it_is(
 def test_fifty_requests_in_flight_all_finish_after_sigterm(
     mpi_machine: Machine, model: Path
 ) -> None:
-    own = deploy(mpi_machine, model, 2, 1)
+    own, faults = deploy(mpi_machine, model, 2, 1), Faults(mpi_machine)
     with own.serve() as server:
         server.until(f"{own.url}/health")
+        # The first requests take a minute, so that none ends before the last has come.
+        faults.ask(at="step", act="slow", seconds=3, where={"rank": 0})
+        body = {"prompt": "x", "max_tokens": 20, "ignore_eos": True}
         with concurrent.futures.ThreadPoolExecutor(50) as pool:
-            running = [
-                pool.submit(say, own.url, f"request {n}", max_tokens=20, ignore_eos=True)
-                for n in range(50)
-            ]
+            running = [pool.submit(ask, f"{own.url}/v1/completions", body) for _ in range(50)]
             _until_all_arrived(own.url, 50)
             server.process.send_signal(signal.SIGTERM)
             server.until_said("Shutting down")
             with pytest.raises(OSError, match=r"refused|reset"):
                 ask(f"{own.url}/health")
-            assert all(len(one.result()) >= 20 for one in running)
+            assert not any(one.done() for one in running)
+            faults.none()
+            answers = [one.result() for one in running]
+        assert [status for status, _ in answers] == [200] * 50
+        assert [content["usage"]["completion_tokens"] for _, content in answers] == [20] * 50
         assert server.ended() == 143
         until_none_survives(server.process.pid)
 
@@ -300,19 +305,20 @@ def test_another_number_of_ranks_is_named_and_the_launcher_s_ranks_stay(
 
 
 @pytest.fixture
-def staged(mpi_machine: Machine, model: Path) -> Iterator[tuple[Deployment, Started]]:
+def staged(mpi_machine: Machine, model: Path) -> Iterator[tuple[Deployment, Started, Faults]]:
     """TP 1 × PP 2 under the launcher, serving; a control file for faults beside it."""
-    own = deploy(mpi_machine, model, 1, 2)
-    faults = str(mpi_machine.folder / "faults.yaml")
-    with own.serve(SHARDWRIGHT_STANDIN_FAULTS=faults) as server:
+    own, faults = deploy(mpi_machine, model, 1, 2), Faults(mpi_machine)
+    with own.serve() as server:
         server.until(f"{own.url}/health")
-        yield own, server
+        yield own, server, faults
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_ends_the_whole_job(rank: int, staged: tuple[Deployment, Started]) -> None:
-    own, server = staged
-    os.kill(int(server.ranks()[rank]["pid"]), signal.SIGKILL)
+def test_a_killed_rank_ends_the_whole_job(
+    rank: int, staged: tuple[Deployment, Started, Faults]
+) -> None:
+    own, server, _ = staged
+    os.kill(int(server.ranks(own.world)[rank]["pid"]), signal.SIGKILL)
     assert server.ended() == 137
     until_none_survives(server.process.pid)
     with pytest.raises(OSError, match="refused"):
@@ -323,11 +329,11 @@ def test_a_killed_rank_ends_the_whole_job(rank: int, staged: tuple[Deployment, S
     ("act", "code"), [("exit", 7), ("oom", 137), ("gpu_oom", 1)], ids=["exit", "oom", "gpu_oom"]
 )
 def test_a_rank_that_dies_in_the_middle_of_a_request_takes_the_job_with_it(
-    act: str, code: int, staged: tuple[Deployment, Started]
+    act: str, code: int, staged: tuple[Deployment, Started, Faults]
 ) -> None:
-    own, server = staged
+    own, server, faults = staged
     assert say(own.url, "x")
-    _ask_for_fault(own, at="step", act=act, code=7, where={"stage": 1}, after=2)
+    faults.ask(at="step", act=act, code=7, where={"stage": 1}, after=2)
     with pytest.raises((OSError, http.client.HTTPException, AssertionError)):
         say(own.url, "x")
     assert server.ended() == code
@@ -336,10 +342,10 @@ def test_a_rank_that_dies_in_the_middle_of_a_request_takes_the_job_with_it(
 
 
 def test_a_hung_rank_leaves_a_healthy_server_that_answers_nothing(
-    staged: tuple[Deployment, Started],
+    staged: tuple[Deployment, Started, Faults],
 ) -> None:
-    own, server = staged
-    _ask_for_fault(own, at="step", act="hang", where={"rank": 1})
+    own, server, faults = staged
+    faults.ask(at="step", act="hang", where={"rank": 1})
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         request = pool.submit(say, own.url, "x")
         server.until_said("fault it: hang")
@@ -353,25 +359,16 @@ def test_a_hung_rank_leaves_a_healthy_server_that_answers_nothing(
 
 
 def test_a_slow_rank_delays_readiness_and_nothing_else(mpi_machine: Machine, model: Path) -> None:
-    own = deploy(mpi_machine, model, 1, 2)
-    _ask_for_fault(own, at="load", act="slow", seconds=3, where={"rank": 1})
-    started = time.monotonic()
-    faults = str(mpi_machine.folder / "faults.yaml")
-    with own.serve(SHARDWRIGHT_STANDIN_FAULTS=faults) as server:
-        server.until_said("fault it: slow")
+    own, faults = deploy(mpi_machine, model, 1, 2), Faults(mpi_machine)
+    faults.ask(at="load", act="hold", where={"rank": 1})
+    with own.serve() as server:
+        server.until_said("fault it: hold")
+        time.sleep(1)
         with pytest.raises(OSError, match="refused"):
             ask(f"{own.url}/health")
+        faults.none()
         server.until(f"{own.url}/health")
-        assert time.monotonic() - started > 3
         assert say(own.url, "x")
-
-
-def _ask_for_fault(own: Deployment, **rule: Any) -> None:
-    content = json.dumps({"rules": [{"id": "it", **rule}]})
-    path = own.machine.folder / "faults.yaml"
-    new = path.with_suffix(".new")
-    new.write_text(content)
-    new.replace(path)
 
 
 def test_a_server_killed_outright_leaves_no_ranks(tp2: Deployment) -> None:
@@ -451,7 +448,7 @@ def test_bench_builds_an_engine_that_serves(
     )
     engine = tmp_path / "tiny" / "tp_2_pp_1"
     assert json.loads((engine / "config.json").read_text())["build_config"]["max_seq_len"] == 256
-    port = free_port()
+    port = reserved()
     words = ["trtllm-serve", str(engine), "--backend", "tensorrt", "--tokenizer", str(model)]
     with mpi_machine.started(*words, "--port", str(port)) as server:
         server.until(f"http://localhost:{port}/health")

@@ -7,7 +7,8 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ pytest.importorskip("numpy", reason="the stand-in's arithmetic needs numpy")
 
 from shardwright_standin import faults, gpu
 from shardwright_standin.model import geometry, make, network, shards, tokenizer
+from shardwright_standin.ports import reserved
 from shardwright_standin.ranks.loading import CHECKPOINT, LoadOrder
 from shardwright_standin.ranks.loop import Leader, Rank
 from shardwright_standin.ranks.scheduler import Request, Scheduler
 from shardwright_standin.ranks.tcp import RendezvousError, TCPTransport
 from shardwright_standin.ranks.transport import InProcess, LostPeerError, Tag
-from tests.standin.running import PROMPTS, free_port
+from tests.standin.running import PROMPTS
 
 WAIT_SECONDS = 60
 
@@ -33,14 +35,25 @@ class Pipe:
     def __init__(self) -> None:
         self.to_leader: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.to_test: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._door = threading.Lock()
 
     def poll(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
-        while self.to_leader.empty():
+        while not self._waiting():
             if time.monotonic() >= deadline:
                 return False
             time.sleep(0.001)
         return True
+
+    def _waiting(self) -> bool:
+        with self._door:
+            return not self.to_leader.empty()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is said meanwhile comes to the leader at once."""
+        with self._door:
+            yield
 
     def recv_bytes(self) -> bytes:
         return self.to_leader.get()
@@ -99,8 +112,9 @@ def test_ranks_answer_many_requests_at_once_as_the_whole_model_would(model: Path
     whole = network.Shard.load(shape, place, shards.cut(make.read(model), shape, place))
     requests = [(tokenizer.encode(text), 2 + n % 5) for n, text in enumerate(PROMPTS)]
     wanted = {n: network.generate(whole, *request) for n, request in enumerate(requests)}
-    for number, (prompt, budget) in enumerate(requests):
-        pipe.say(do="submit", number=number, prompt=prompt, budget=budget, stop=shape.eos)
+    with pipe.together():
+        for number, (prompt, budget) in enumerate(requests):
+            pipe.say(do="submit", number=number, prompt=prompt, budget=budget, stop=shape.eos)
     got: dict[int, list[int]] = {number: [] for number in wanted}
     most = open_requests = 0
     while open_requests < len(wanted):
@@ -161,8 +175,9 @@ def test_a_fault_while_loading_reaches_the_rank_it_names(
 def test_a_request_taken_back_frees_its_place(model: Path) -> None:
     pipe, _ = group(1)
     load(pipe, model, 1, 1, max_batch_size=1)
-    for number in (1, 2):
-        pipe.say(do="submit", number=number, prompt=[1, 2], budget=100_000, stop=-1)
+    with pipe.together():
+        for number in (1, 2):
+            pipe.say(do="submit", number=number, prompt=[1, 2], budget=100_000, stop=-1)
     assert pipe.hear()["stats"]["numQueuedRequests"] == 1
     pipe.say(do="cancel", number=1)
     deadline = time.monotonic() + WAIT_SECONDS
@@ -212,7 +227,7 @@ def test_a_sequence_ends_by_its_stop_token_or_its_budget() -> None:
 
 
 def meet(size: int, seconds: float = WAIT_SECONDS) -> list[TCPTransport]:
-    master = ("127.0.0.1", free_port())
+    master = ("127.0.0.1", reserved())
     found: dict[int, TCPTransport] = {}
 
     def join(rank: int) -> None:
@@ -257,5 +272,5 @@ def test_a_rank_that_is_gone_is_noticed_by_those_who_wait_for_it() -> None:
 def test_a_rank_whose_peers_do_not_come_gives_up_at_its_deadline(rank: int) -> None:
     started = time.monotonic()
     with pytest.raises(RendezvousError):
-        TCPTransport.meet(rank, 2, ("127.0.0.1", free_port()), 0.5)
-    assert time.monotonic() - started < WAIT_SECONDS / 2
+        TCPTransport.meet(rank, 2, ("127.0.0.1", reserved()), 0.5)
+    assert time.monotonic() - started < WAIT_SECONDS

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.standin.running import PROMPTS, Machine, Started, ask, free_port
+from shardwright_standin.ports import reserved
+from tests.standin.running import PROMPTS, Faults, Machine, Started, ask
 from tests.support.standin_model import unsharded
 
 CHAT = "/v1/chat/completions"
@@ -72,7 +73,7 @@ def say(url: str, prompt: str, **more: Any) -> str:
 def test_vllm_over_two_nodes_gives_the_whole_model_s_tokens(
     machine: Machine, model: Path, reference: dict[str, str]
 ) -> None:
-    port, master = free_port(), free_port()
+    port, master = reserved(), reserved()
     url = f"http://127.0.0.1:{port}"
     words = ["-tp", "2", "-pp", "2", "--nnodes", "2", "--master-port", str(master)]
     with ExitStack() as stack:
@@ -86,7 +87,7 @@ def test_vllm_over_two_nodes_gives_the_whole_model_s_tokens(
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             answers = dict(zip(PROMPTS, pool.map(lambda p: say(url, p), PROMPTS), strict=True))
         assert answers == reference
-        ranks = first.ranks()
+        ranks = first.ranks(4)
         assert [
             (rank["node"], rank["pod"], rank["stage"], rank["tensor_rank"]) for rank in ranks
         ] == [
@@ -109,7 +110,7 @@ def test_vllm_over_two_nodes_gives_the_whole_model_s_tokens(
 def test_a_16_bit_model_is_rounded_while_it_loads(tool: str, machine: Machine, model: Path) -> None:
     prompts = PROMPTS[:3]
     rounded = unsharded(model, prompts, qformat="fp8")
-    port = free_port()
+    port = reserved()
     words = {
         "vllm": [*vllm(model, "-tp", "2", "--kv-cache-dtype", "fp8"), "--port", str(port)],
         "nim-serve": ["nim-serve", "--served-model-name", "tiny", "--tensor-parallel-size", "2"],
@@ -135,7 +136,7 @@ def test_a_16_bit_model_is_rounded_while_it_loads(tool: str, machine: Machine, m
 def test_nim_serves_a_folder_behind_its_proxys_paths(
     machine: Machine, model: Path, reference: dict[str, str]
 ) -> None:
-    port = free_port()
+    port = reserved()
     url = f"http://127.0.0.1:{port}"
     environment = {
         "NIM_MODEL_PATH": str(model),
@@ -171,7 +172,7 @@ def test_nim_refuses_what_is_not_recorded_or_not_played(
 
 
 def test_when_a_vllm_node_is_gone_the_others_do_not_stay(machine: Machine, model: Path) -> None:
-    port, master = free_port(), free_port()
+    port, master = reserved(), reserved()
     words = ["-pp", "2", "--nnodes", "2", "--master-port", str(master)]
     with ExitStack() as stack:
         first, second = nodes(
@@ -192,7 +193,7 @@ def test_when_a_vllm_node_is_gone_the_others_do_not_stay(machine: Machine, model
 def test_sglang_over_two_nodes_drains_and_ends_with_zero(
     machine: Machine, model: Path, reference: dict[str, str]
 ) -> None:
-    port, master = free_port(), free_port()
+    port, master = reserved(), reserved()
     url = f"http://127.0.0.1:{port}"
     words = [
         *("python3", "-m", "sglang.launch_server", "--model-path", str(model)),
@@ -200,6 +201,7 @@ def test_sglang_over_two_nodes_drains_and_ends_with_zero(
         *("--dist-init-addr", f"127.0.0.1:{master}"),
     ]
     find_sglang(machine)
+    faults = Faults(machine)
     with ExitStack() as stack:
         first, second = nodes(
             machine,
@@ -211,12 +213,15 @@ def test_sglang_over_two_nodes_drains_and_ends_with_zero(
         for prompt in PROMPTS[:5]:
             assert say(url, prompt) == reference[prompt]
         assert "sglang:num_running_reqs" in ask(f"{url}/metrics")[1]
+        # A few steps tell that a request runs, and the next does not come before we say so.
+        faults.ask(at="step", act="hold", after=3, where={"rank": 0})
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             running = pool.submit(say, url, PROMPTS[0], max_tokens=300, ignore_eos=True)
             _until_running(url, "sglang:num_running_reqs")
             first.process.send_signal(signal.SIGTERM)
             first.until_said("Shutting down")
             assert ask(f"{url}/health")[0] == 503, "out of the Service, and still answering"
+            faults.none()
             assert len(running.result()) >= 300
         assert first.ended() == 0
         assert second.ended() == 0
@@ -268,7 +273,7 @@ def test_an_unknown_flag_ends_with_two_before_anything_starts(shared: Machine, m
 
 @pytest.fixture(scope="module")
 def url(shared: Machine, model: Path) -> Iterator[str]:
-    port = free_port()
+    port = reserved()
     words = ["--port", str(port), "--max-model-len", "512", "--shutdown-timeout", "30"]
     with shared.started(*vllm(model, *words)) as server:
         server.until(f"http://127.0.0.1:{port}/health")
@@ -354,10 +359,13 @@ def test_a_client_that_leaves_a_stream_frees_its_place(url: str) -> None:
 def test_vllm_cuts_what_runs_longer_than_its_shutdown_timeout(
     machine: Machine, model: Path
 ) -> None:
-    port = free_port()
+    port = reserved()
     url = f"http://127.0.0.1:{port}"
+    faults = Faults(machine)
     with machine.started(*vllm(model, "--port", str(port))) as server:
         server.until(f"{url}/health")
+        # Longer than anybody waits for here, and its rank still hears that it shall stop.
+        faults.ask(at="step", act="slow", seconds=0.05)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             running = pool.submit(say, url, "x", max_tokens=3000, ignore_eos=True)
             _until_running(url, "vllm:num_requests_running")

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.standin.running import Machine, ask, free_port
+from shardwright_standin.ports import reserved
+from tests.standin.running import Machine, ask
 
 from shardwright.benchmark import inside
 from shardwright.benchmark.job import points_of
@@ -18,7 +19,7 @@ AT_ONCE = (1, 4)
 
 @pytest.fixture
 def url(machine: Machine, model: Path) -> Iterator[str]:
-    port = free_port()
+    port = reserved()
     words = ["vllm", "serve", str(model), "--served-model-name", "tiny", "--port", str(port)]
     address = f"http://127.0.0.1:{port}"
     with machine.started(*words, "--max-num-seqs", "4", "--max-model-len", "512") as server:

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 from shardwright_standin.install import install
+from shardwright_standin.ports import reserved
 from tests.golden import specs
 from tests.standin.running import (
     PROMPTS,
     Machine,
     Started,
     ask,
-    free_port,
     interpreter,
     until_none_survives,
     why_no_mpi,
@@ -133,7 +133,7 @@ def deploy(
         "prepared": prepared,
     }
     places = Places(store=str(store), scratch=str(scratch))
-    pod = Pod(machine, replace(request, **here), places, free_port(), free_port())
+    pod = Pod(machine, replace(request, **here), places, reserved(), reserved())
     write_files(pod.request, places)
     return pod
 
@@ -160,7 +160,7 @@ def test_every_split_goes_on_as_the_whole_model_does(
                 200,
                 {"model_name": "tiny", "model_version": "1", "text_output": expected},
             )
-        ranks = started.ranks()
+        ranks = started.ranks(tensor * pipeline)
         assert [row["rank"] for row in ranks] == [str(rank) for rank in range(tensor * pipeline)]
         # A rank's GPU is its number modulo those of its node.
         assert [row["gpu"] for row in ranks] == [str(int(row["rank"]) % tensor) for row in ranks]

@@ -6,12 +6,14 @@ a test can change it while ranks run:
     rules:
       - id: first-death          # any name; counts under `times` are kept by it
         at: step                 # start load loaded step (see POINTS)
-        act: exit                # exit hang oom gpu_oom disk_full slow
+        act: exit                # exit hang hold oom gpu_oom disk_full slow
         where: {program: trtllm-serve, rank: 3, stage: 1, node: "real-*", pod: "*-1"}
         after: 2                 # how often this process passes the point before it strikes
         code: 7                  # exit: the status
         seconds: 15              # slow: how long
         times: 1                 # over all processes that read this file; without it, always
+
+`hold` is a `hang` that ends when the file has no such rule any more.
 
 A rule that names something a process does not have (a rank before it has one) does not fit it.
 """
@@ -33,7 +35,8 @@ import yaml
 
 CONTROL = "SHARDWRIGHT_STANDIN_FAULTS"
 POINTS = ("start", "load", "loaded", "step")
-ACTS = ("exit", "hang", "oom", "gpu_oom", "disk_full", "slow")
+ACTS = ("exit", "hang", "hold", "oom", "gpu_oom", "disk_full", "slow")
+_LOOK_SECONDS = 0.02
 _KEYS = {"id", "at", "act", "where", "after", "code", "seconds", "times"}
 _WHERE = {"program", "rank", "stage", "tensor_rank", "node", "pod"}
 
@@ -84,15 +87,24 @@ class Faults:
             OutOfMemoryError: By `gpu_oom`.
             OSError: By `disk_full`.
         """
-        if not self._path.name or not self._path.exists():
-            return
-        for rule in parse(self._path.read_text(encoding="utf-8")):
+        for rule in self._rules():
             if rule.at != point or not self._fits(rule):
                 continue
             passed = self._passed.get(rule.name, 0) + 1
             self._passed[rule.name] = passed
             if passed > rule.after and self._claim(rule):
                 strike(rule)
+                while rule.act == "hold" and rule.name in {one.name for one in self._rules()}:
+                    time.sleep(_LOOK_SECONDS)
+
+    def _rules(self) -> tuple[Rule, ...]:
+        if not self._path.name:
+            return ()
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ()
+        return parse(text)
 
     def _fits(self, rule: Rule) -> bool:
         return all(
@@ -129,7 +141,7 @@ def parse(text: str) -> tuple[Rule, ...]:
 
 
 def strike(rule: Rule) -> None:
-    """Do what the rule says to this process."""
+    """Do what the rule says to this process; of `hold`, only say it."""
     sys.stderr.write(f"[standin] fault {rule.name}: {rule.act} at {rule.at}\n")
     sys.stderr.flush()
     if rule.act == "exit":
@@ -144,7 +156,8 @@ def strike(rule: Rule) -> None:
         raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     if rule.act == "disk_full":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    time.sleep(rule.seconds)
+    if rule.act == "slow":
+        time.sleep(rule.seconds)
 
 
 def _rule(raw: object, number: int) -> Rule:

@@ -197,14 +197,18 @@ class Engine:
                 self.last = message["stats"]
                 self.iterations.append({"at": time.time(), **message["stats"]})
                 scores = dict(message["scores"])
-                for number, token, ended in message["tokens"]:
-                    generation = self._running.get(number)
-                    if generation is None:
-                        continue
+                told = [
+                    (generation, number, token, ended)
+                    for number, token, ended in message["tokens"]
+                    if (generation := self._running.get(number)) is not None
+                ]
+                for _, number, _, ended in told:
                     if ended:
-                        del self._running[number]
-                    generation.put(token, ended, scores.get(number, ()))
+                        self._running.pop(number, None)
+                # Before the last tokens go: whoever has them may look at the metrics.
                 self._rest()
+                for generation, number, token, ended in told:
+                    generation.put(token, ended, scores.get(number, ()))
         except (OSError, EOFError):
             self.dead.set()
             self._adapted.put(None)

@@ -6,13 +6,13 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 
+from shardwright_standin.ports import LOOPBACK, reserved
 from shardwright_standin.ranks.main import ADDRESS, KEY
 
 # What the real launcher takes out of the environment of what it starts.
@@ -45,11 +45,8 @@ def without_mpi(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def ipc_environment() -> dict[str, str]:
-    """A free address and a new key for rank 0 and its HTTP side."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return {ADDRESS: f"tcp://127.0.0.1:{port}", KEY: secrets.token_hex(32)}
+    """An address of their own and a new key for rank 0 and its HTTP side."""
+    return {ADDRESS: f"tcp://{LOOPBACK}:{reserved()}", KEY: secrets.token_hex(32)}
 
 
 class Group:

@@ -303,13 +303,14 @@ def serve(address: tuple[str, int], app: App, on_end: Callable[[], None]) -> int
 
 
 def _drain(server: Server, app: App) -> None:
-    print("INFO:     Shutting down", flush=True)
     app.draining = True
     limit = app.flavour.drain_seconds
     deadline = None if limit is None else time.monotonic() + limit
     if not app.flavour.unhealthy_while_draining:
         server.shutdown()
         server.server_close()
+    # Said when it is so: whoever reads it may ask at once.
+    print("INFO:     Shutting down", flush=True)
     while app.active and not app.engine.dead.is_set():
         if deadline is not None and time.monotonic() >= deadline:
             break

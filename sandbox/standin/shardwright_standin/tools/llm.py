@@ -120,8 +120,9 @@ def start(model: Path, backend: str, asked: Mapping[str, Any], program: str) -> 
         if group is not None:
             group.end()
         raise
-    for line in lines:
-        print(line, file=sys.stderr, flush=True)
+    # In one piece: unbuffered, a print writes a line and its end apart.
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    sys.stderr.flush()
 
     def end() -> None:
         if group is None:

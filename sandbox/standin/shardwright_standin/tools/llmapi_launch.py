@@ -3,15 +3,14 @@
 The real one is a shell script (read at 020c89e6). Kept from it: the command is joined and split
 again at blanks, with names of files expanded; MPI's variables are taken out of its environment; and
 only when it ends well are the ranks told to stop. When it fails the ranks stay, and the job hangs
-until somebody ends it. Rank 0's own server and the worker loop run in this process.
+until somebody ends it. Rank 0's own server and the worker loop run in this process. Its port
+is any one: the real script's first free one from 10012 on may be found by two jobs of one machine.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-import secrets
-import socket
 import subprocess
 import sys
 import threading
@@ -19,13 +18,12 @@ import time
 from multiprocessing.connection import Client
 
 from shardwright_standin.faults import Faults
-from shardwright_standin.front.group import without_mpi
+from shardwright_standin.front.group import ipc_environment, without_mpi
 from shardwright_standin.ranks import main as rank_process
 from shardwright_standin.tools.llm import SPAWN_PROXY
 
 _RANK = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_ID")
 _SIZE = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
-_FIRST_PORT = 10012
 
 
 def main() -> int:
@@ -36,8 +34,7 @@ def main() -> int:
     Faults(program="trtllm-llmapi-launch", rank=rank).reach("start")
     os.environ[SPAWN_PROXY] = "1"
     os.environ["tllm_mpi_size"] = size  # noqa: SIM112 - the real one's spelling
-    os.environ[rank_process.ADDRESS] = f"tcp://127.0.0.1:{_free_port()}"
-    os.environ[rank_process.KEY] = secrets.token_hex(32)
+    os.environ.update(ipc_environment())
     if rank == 0:
         threading.Thread(target=_run_command, args=(split(sys.argv[1:]),), daemon=True).start()
     rank_process.run_mpi("trtllm-serve", once=False)
@@ -68,18 +65,6 @@ def _run_command(command: list[str]) -> None:
             time.sleep(0.1)
         else:
             return
-
-
-def _free_port() -> int:
-    port = _FIRST_PORT
-    while True:
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                port += 1
-            else:
-                return port
 
 
 if __name__ == "__main__":

@@ -91,8 +91,9 @@ def start(
     except BaseException:
         group.end()
         raise
-    for line in lines:
-        print(line, file=sys.stderr, flush=True)
+    # In one piece: unbuffered, a print writes a line and its end apart.
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    sys.stderr.flush()
 
     def end() -> None:
         engine.stop()

@@ -143,8 +143,9 @@ def _serve_engine(
         stop,
         lambda: not ended.is_set(),
     )
-    for line in lines:
-        print(line, file=sys.stderr, flush=True)
+    # In one piece: unbuffered, a print writes a line and its end apart.
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    sys.stderr.flush()
 
     def end() -> None:
         loaded.stop()
