@@ -6,6 +6,7 @@ files, as pods of a cluster do.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import secrets
@@ -18,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ from shardwright.runner.contract import (
     encode,
     engine_files,
 )
-from shardwright.runner.processes import all_processes, below, kill_process
+from shardwright.runner.processes import all_processes, kill_process
 from shardwright.runner.verify import sha256_of
 
 HERE = Path(__file__).parent
@@ -54,9 +55,13 @@ PACE: Mapping[str, float] = {
     "generation": 2.0,
     "lame_duck": 1.0,
     "end": 3.0,
+    "adapters": 300.0,
 }
+# Long enough for a pod on a machine that is busy with something else; waits poll and end early.
+SECONDS = 90.0
 HTTP, RUNNER, CHANNEL = 8000, 8091, 8092
 MARK = "SERVE_WORLD"  # in the environment of everything that a world starts
+GATE = "ENGINE_GATE"  # `serve_engine.py` holds requests back until this file is there
 
 
 def python() -> str:
@@ -114,6 +119,7 @@ class Pod:
     http_port: int = HTTP
     runner_port: int = RUNNER
     own_processes: bool = True
+    tag: str = ""
 
     @property
     def init(self) -> int:
@@ -127,15 +133,25 @@ class Pod:
         """All that the pod has printed."""
         return (self.folder / "log").read_text(errors="replace")
 
+    def said(self, message: str) -> list[dict[str, Any]]:
+        """The runner's own lines with this message, as far as they are written."""
+        lines = self.log().splitlines(keepends=True)
+        own = [json.loads(one) for one in lines if one.startswith("{") and one.endswith("\n")]
+        return [line for line in own if line["message"] == message]
+
+    def wait_for(self, text: str, times: int = 1) -> None:
+        """Until the log has it: what a rank prints comes there through two other processes."""
+        eventually(lambda: self.log().count(text) >= times, says=self.log)
+
     def get(self, path: str, port: int | None = None) -> tuple[int, str]:
         """Ask one of the pod's ports; status 0 when nobody answers."""
         url = f"http://{self.address}:{port or self.runner_port}{path}"
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=SECONDS) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             return 0, str(error)
 
     def status(self) -> dict[str, Any]:
@@ -154,14 +170,17 @@ class Pod:
 
     def engine(self, rank: int) -> int:
         """Process id of the program that plays this rank."""
-        for pid in self.processes():
-            words = Path(f"/proc/{pid}/cmdline").read_bytes()
-            told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if b"serve_engine.py" in words and f"OMPI_COMM_WORLD_RANK={rank}".encode() in told:
+        variable = f"OMPI_COMM_WORLD_RANK={rank}".encode()
+        for pid in self.running("serve_engine.py"):
+            if variable in look_into(pid, "environ").split(b"\0"):
                 return pid
         raise AssertionError(f"no rank {rank} in {self.name}: {self.log()}")
 
-    def end(self, seconds: float = 20) -> Report:
+    def running(self, word: str) -> list[int]:
+        """Processes of the pod with this in their command line."""
+        return [pid for pid in self.processes() if word.encode() in look_into(pid, "cmdline")]
+
+    def end(self, seconds: float = SECONDS) -> Report:
         """Wait for the pod's end; its report."""
         try:
             self.process.wait(seconds)
@@ -171,9 +190,21 @@ class Pod:
         assert len(text.encode()) <= 4096
         return decode(Report, text)
 
+    def left(self) -> dict[int, str]:
+        """Command lines of what lives of all that its world has started, whoever its parent is."""
+        return marked(self.tag)
+
     def signal(self, number: int) -> None:
         """Send the runner a signal, as the kubelet does."""
         os.kill(self.init, number)
+
+
+def look_into(pid: int, name: str) -> bytes:
+    """A file of a process's folder; empty when it has ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
 
 
 def in_space(space: str) -> list[int]:
@@ -189,7 +220,7 @@ def in_space(space: str) -> list[int]:
     return found
 
 
-def eventually(what: Any, seconds: float = 30, says: Any = None) -> Any:
+def eventually(what: Any, seconds: float = SECONDS, says: Any = None) -> Any:
     """What `what` gives, as soon as it is true."""
     deadline = time.monotonic() + seconds
     while True:
@@ -216,6 +247,8 @@ class World:
     environment: Mapping[str, str] = field(default_factory=dict)
     # Without a process namespace nothing but the runner ends what it has started.
     own_processes: bool = True
+    # Open files: ended with the world.
+    held: ExitStack = field(default_factory=ExitStack)
 
     def address(self, stage: int) -> str:
         return f"10.{self.number >> 8}.{self.number & 255}.{10 + stage}"
@@ -223,6 +256,18 @@ class World:
     @property
     def number(self) -> int:
         return int(self.tag, base=16)
+
+    def spaces(self) -> list[str]:
+        """The pid namespaces of the pods, to be looked at after their end.
+
+        They are held open: the kernel gives the number of one that is gone to the next.
+        """
+        found = []
+        for pod in self.pods:
+            path = Path(f"/proc/{pod.init}/ns/pid")
+            self.held.callback(os.close, os.open(path, os.O_RDONLY))
+            found.append(str(path.readlink()))
+        return found
 
     def namespace(self, stage: int) -> str:
         return f"sw{self.tag}-{stage}"
@@ -285,6 +330,7 @@ class World:
             self.address(stage),
             self.namespace(stage),
             own_processes=self.own_processes,
+            tag=self.tag,
         )
         self.pods.append(pod)
         return pod
@@ -292,29 +338,34 @@ class World:
     def logs(self) -> str:
         return "\n".join(f"=== {pod.name}\n{pod.log()}" for pod in self.pods)
 
-    def ready(self, seconds: float = 40) -> None:
+    def ready(self, seconds: float = SECONDS) -> None:
         """Wait until every pod is ready."""
         for pod in self.pods:
             eventually(lambda pod=pod: pod.get("/readyz")[0] == 200, seconds, self.logs)
 
     def left(self) -> dict[int, str]:
         """Command lines of processes of this world that live, wherever they have gone."""
-        mark = f"{MARK}={self.tag}".encode()
-        found = {}
-        for process in all_processes():
-            folder = Path(f"/proc/{process.pid}")
-            try:
-                ours = mark in (folder / "environ").read_bytes().split(b"\0")
-                words = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
-            except OSError:
-                continue  # ended meanwhile
-            if ours and process.state not in ("Z", "X"):
-                found[process.pid] = words.decode(errors="replace")
-        return found
+        return marked(self.tag)
 
     def cut(self, stage: int) -> None:
         """Cut a pod off the network, as a broken switch does: nothing is refused, nothing comes."""
         run("ip", "link", "set", f"v{self.namespace(stage)}", "down")
+
+
+def marked(tag: str) -> dict[int, str]:
+    """Command lines of living processes with a mark in their environment."""
+    mark = f"{MARK}={tag}".encode()
+    found = {}
+    for process in all_processes():
+        folder = Path(f"/proc/{process.pid}")
+        try:
+            ours = mark in (folder / "environ").read_bytes().split(b"\0")
+            words = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+        except OSError:
+            continue  # ended meanwhile
+        if ours and process.state not in ("Z", "X"):
+            found[process.pid] = words.decode(errors="replace")
+    return found
 
 
 def run(*words: str) -> None:
@@ -344,9 +395,10 @@ def asked(folder: Path, tensor: int, pipeline: int, argv: tuple[str, ...]) -> Se
         command=Command(tool="trtllm-llmapi-launch" if by_mpi else "trtllm-serve", argv=argv),
         config={"max_batch_size": 8},
         peers=peers,
-        peer_deadline_seconds=30,
+        # Those of a busy machine: a test of one brings its own.
+        peer_deadline_seconds=120,
         drain_timeout_seconds=20,
-        peer_timeout_seconds=4,
+        peer_timeout_seconds=15,
         http_port=HTTP,
         runner_port=RUNNER,
         channel_port=CHANNEL,
@@ -370,6 +422,7 @@ def world(
             join(made, bridge, stage)
         yield made
     finally:
+        made.held.close()
         for pod in made.pods:
             pod.process.send_signal(signal.SIGKILL)
             pod.process.wait()
@@ -382,11 +435,18 @@ def world(
         run("ip", "link", "del", bridge)
 
 
-def free_port() -> int:
-    """A port that nobody has right now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+@contextmanager
+def own_port() -> Iterator[int]:
+    """A port that only who asks for it by its number gets, as long as the block lasts.
+
+    A socket is bound to it and does not listen: Linux lets others listen there that reuse
+    addresses, as servers do, and gives the port to nobody who takes any.
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        port: int = held.getsockname()[1]
+        yield port
 
 
 @contextmanager
@@ -400,46 +460,49 @@ def solo(
     **changes: Any,
 ) -> Iterator[Pod]:
     """A pod of one stage in no namespace of its own, so that no privilege is needed."""
-    http, runner = free_port(), free_port()
-    argv = tuple(word.replace("{http}", str(http)) for word in argv)
-    request = asked(folder, tensor, 1, argv)
-    request = replace(request, http_port=http, runner_port=runner, **changes)
-    for name in ("scratch", "shm"):
-        (folder / name).mkdir()
-    given = {
-        "root": ROOT,
-        "places": {
-            "store": str(folder / "store"),
-            "scratch": str(folder / "scratch"),
-            "token": str(folder / "token"),
-            "termination_log": str(folder / "termination"),
-            "shm": str(folder / "shm"),
-            **(places or {}),
-        },
-        "pace": {**PACE, **(pace or {})},
-    }
-    given_environment = {
-        "PATH": os.environ["PATH"],
-        ENV_REQUEST: encode(request),
-        ENV_POD_NAME: "m-0",
-        ENV_NODE_NAME: "node-0",
-        **(environment or {}),
-    }
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [python(), str(HERE / "serve_pod.py"), json.dumps(given)],
-            env=given_environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    pod = Pod("m-0", 0, folder, process, "127.0.0.1", "", http, runner)
-    try:
-        yield pod
-    finally:
-        for found in below(process.pid, all_processes()):
-            kill_process(found.pid, signal.SIGKILL)
-        process.kill()
-        process.wait()
+    tag = secrets.token_hex(8)
+    with own_port() as http, own_port() as runner:
+        argv = tuple(word.replace("{http}", str(http)) for word in argv)
+        request = asked(folder, tensor, 1, argv)
+        request = replace(request, http_port=http, runner_port=runner, **changes)
+        for name in ("scratch", "shm"):
+            (folder / name).mkdir()
+        given = {
+            "root": ROOT,
+            "places": {
+                "store": str(folder / "store"),
+                "scratch": str(folder / "scratch"),
+                "token": str(folder / "token"),
+                "termination_log": str(folder / "termination"),
+                "shm": str(folder / "shm"),
+                **(places or {}),
+            },
+            "pace": {**PACE, **(pace or {})},
+        }
+        given_environment = {
+            "PATH": os.environ["PATH"],
+            ENV_REQUEST: encode(request),
+            ENV_POD_NAME: "m-0",
+            ENV_NODE_NAME: "node-0",
+            MARK: tag,
+            **(environment or {}),
+        }
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [python(), str(HERE / "serve_pod.py"), json.dumps(given)],
+                env=given_environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        pod = Pod("m-0", 0, folder, process, "127.0.0.1", "", http, runner, tag=tag)
+        try:
+            yield pod
+        finally:
+            process.kill()
+            process.wait()
+            # Also what has lost its parent.
+            for pid in pod.left():
+                kill_process(pid, signal.SIGKILL)
 
 
 def join(made: World, bridge: str, stage: int) -> None:

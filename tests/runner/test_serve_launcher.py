@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.runner.serve_world import HERE, HTTP, World, eventually, needs_mpi, python, world
+from tests.runner.serve_world import HERE, HTTP, Pod, World, eventually, needs_mpi, python, world
 
 from shardwright.runner.processes import all_processes, below
 
-pytestmark = [needs_mpi, pytest.mark.timeout(180)]
+pytestmark = [needs_mpi, pytest.mark.timeout(600)]
 
 ENGINE = f"{python()} {HERE / 'serve_engine.py'} {HTTP}"
 LAUNCHERS = {
@@ -57,18 +56,17 @@ def test_after_sigterm_nothing_below_mpirun_is_left(tmp_path: Path, script: str)
         assert len(engines(group)) == 4
         group.pods[0].signal(signal.SIGTERM)
         group.pods[1].signal(signal.SIGTERM)
-        assert [pod.end(40).outcome for pod in group.pods] == ["Done", "Done"]
+        assert [pod.end().outcome for pod in group.pods] == ["Done", "Done"]
         # Not eventually: the runner's own end is the promise that the GPUs are free.
         assert group.left() == {}
 
 
 def test_ranks_that_listen_end_before_they_are_killed(tmp_path: Path) -> None:
     """SIGTERM reaches the ranks below a shell that passes nothing on."""
-    with launched(tmp_path, LAUNCHERS["signal ends the shell alone"], end=60.0) as group:
+    # Before it comes to SIGKILL, the test has failed.
+    with launched(tmp_path, LAUNCHERS["signal ends the shell alone"], end=600.0) as group:
         group.pods[0].signal(signal.SIGTERM)
-        started = time.monotonic()
-        assert [pod.end(30).outcome for pod in group.pods] == ["Done", "Done"]
-        assert time.monotonic() - started < 20
+        assert [pod.end().outcome for pod in group.pods] == ["Done", "Done"]
         assert group.left() == {}
 
 
@@ -81,7 +79,7 @@ def test_a_killed_launcher_takes_its_rank_and_the_group_along(tmp_path: Path) ->
             if group.left().get(process.pid, "").startswith("sh ")
         }
         os.kill(min(shells), signal.SIGKILL)
-        own, other = group.pods[1].end(40), group.pods[0].end(40)
+        own, other = group.pods[1].end(), group.pods[0].end()
         assert own.reason == "Killed"
         assert other.reason == "PeerLost"
         assert group.left() == {}
@@ -111,19 +109,32 @@ def test_a_server_that_fails_beside_ranks_that_stay_is_named_with_its_log(
         if serving:
             group.ready()
         else:
-            eventually(lambda: len(engines(group)) == 4, 40, group.logs)
-            time.sleep(1)
+            eventually(lambda: len(engines(group)) == 4, says=group.logs)
+        looked_at(leader, group)
         fails.touch()
-        own, other = leader.end(20), worker.end(20)
+        own, other = leader.end(), worker.end()
         assert (own.outcome, own.reason, own.rank) == ("Permanent", "UnknownFlag", 0)
         assert "--tp_sise" in own.log_tail
         assert "UnknownFlag" in other.message
         assert group.left() == {}
 
 
+def looked_at(leader: Pod, group: World) -> None:
+    """Wait until the runner has had a whole look at its processes since the server runs."""
+
+    def used() -> list[float]:
+        return [row["cpuSeconds"] for row in leader.status()["ranks"]]
+
+    eventually(lambda: any("/trtllm-serve " in one for one in group.left().values()))
+    # The page changes in the middle of a look.
+    for _ in range(2):
+        before = used()
+        eventually(lambda before=before: used() != before, says=group.logs)
+
+
 def test_a_killed_mpirun_leaves_no_rank_on_any_stage(tmp_path: Path) -> None:
     with launched(tmp_path, LAUNCHERS["ranks deaf to SIGTERM"]) as group:
         mpirun = [pid for pid, words in group.left().items() if words.startswith("mpirun ")]
         os.kill(mpirun[0], signal.SIGKILL)
-        assert {pod.end(40).outcome for pod in group.pods} == {"Environment"}
-        eventually(lambda: group.left() == {}, 1, lambda: str(group.left()))
+        assert {pod.end().outcome for pod in group.pods} == {"Environment"}
+        assert group.left() == {}
