@@ -23,13 +23,13 @@ from shardwright_sandbox import audit
 from shardwright_sandbox.cluster import Sandbox
 from shardwright_sandbox.pytest_plugin import Namespace, fresh_namespace
 
-# What real containers need, and no more: a test of a deadline must not wait for minutes.
+# What real containers need on a busy machine: where a test has a deadline met, its module says so.
 TIMEOUTS = {
-    "bindSeconds": 20,
-    "startSeconds": 60,
-    "readySeconds": 90,
-    "nodeDeadSeconds": 20,
-    "stepSeconds": 120,
+    "bindSeconds": 60,
+    "startSeconds": 180,
+    "readySeconds": 240,
+    "nodeDeadSeconds": 60,
+    "stepSeconds": 600,
 }
 SMALL = {"cpu": "2", "memory": "1Gi", "ephemeralStorage": "1Gi"}
 
@@ -88,7 +88,7 @@ def running(
         started.start().wait()
         yield started
         assert started.alive, started.log.read_text(encoding="utf-8")[-5000:]
-        assert started.stop() == 0
+        assert started.stop(90) == 0
         assert started.errors() == []
         asked = audit.entries(real_sandbox.layout.audit_log, offset=begun)
         assert rights.beyond(asked, "sandbox-operator") == set()

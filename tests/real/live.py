@@ -12,7 +12,7 @@ from tests.support.watcher import Mark, Watcher
 from shardwright.runner.contract import ENV_REQUEST, ServeRequest, decode
 
 STAGES = 2
-SECONDS = 150.0
+SECONDS = 240.0
 # A candidate beside the one that serves, which goes when its last request is done.
 SURGE: Json = {"rollout": {"maxSurge": 1, "maxUnavailable": 0, "drainTimeoutSeconds": 10}}
 # What each row of the table costs one replica of two stages.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -24,12 +25,13 @@ from shardwright.runner.contract import STATUS_PATH
 from shardwright_sandbox.clients import kubectl
 from shardwright_sandbox.cluster import Sandbox
 from shardwright_sandbox.progress import Progress
+from shardwright_sandbox.real.node import RealNode
 
 MODEL = "tiny"
 CLAIM = "models"
 NOTED = "asked.jsonl"
 CHAT = "/v1/chat/completions"
-READY_SECONDS = 120.0
+READY_SECONDS = 240.0
 # So many requests are under way together: the engine's batch.
 AT_ONCE = 8
 # A property of tests: lines of the report that the end of a run shows.
@@ -122,7 +124,7 @@ class Site:
     def status(self, leader: Json) -> Json:
         """The leader's status page."""
         address = leader["status"]["podIP"]
-        connection = http.client.HTTPConnection(address, names.PORT_RUNNER, timeout=10)
+        connection = http.client.HTTPConnection(address, names.PORT_RUNNER, timeout=60)
         try:
             connection.request("GET", STATUS_PATH)
             found: Json = json.load(connection.getresponse())
@@ -140,9 +142,23 @@ class Site:
         command = [kubectl(Progress(quiet=True)), f"--kubeconfig={self.sandbox.kubeconfig}"]
         command += [f"--namespace={self.kube.namespace}", "exec", pod["metadata"]["name"], "--"]
         done = subprocess.run(
-            [*command, *words], capture_output=True, text=True, timeout=60, check=True
+            [*command, *words], capture_output=True, text=True, timeout=120, check=True
         )
         return done.stdout
+
+    @property
+    def client_node(self) -> RealNode:
+        """Where clients ask from."""
+        return next(iter(self.sandbox.real_nodes().values()))
+
+    def routed(self, name: str) -> set[str]:
+        """Addresses that clients of a deployment's Service get to, by their node's own rules.
+
+        kube-proxy writes them a moment after the endpoints have changed.
+        """
+        rules = self.client_node.machine.run("iptables-save", "--table", "nat")
+        service = rf"-A KUBE-SVC-\S+ .*{self.kube.namespace}/{name}(?::\S+)? -> ([\d.]+):\d+"
+        return set(re.findall(service, rules))
 
     @contextmanager
     def clients(
@@ -160,7 +176,7 @@ class Site:
         """
         service = self.kube.core.read_namespaced_service(name, self.kube.namespace)
         url = f"http://{service.spec.cluster_ip}{CHAT}"
-        node = next(iter(self.sandbox.real_nodes().values()))
+        node = self.client_node
         program = REPOSITORY / "tests/support/client_loop.py"
         order = {
             "model": MODEL,
@@ -188,7 +204,7 @@ class Site:
                 yield asked
             finally:
                 client.stdin.close()
-                assert client.wait(30 + seconds) == 0
+                assert client.wait(60 + seconds) == 0
         asked += noted(folder)
 
 

@@ -146,11 +146,11 @@ def test_a_model_is_fetched_by_this_image_and_served_while_the_release_comes_and
     # back again, it takes up what was asked for meanwhile
     kube.edit(NAME, {"replicas": 0})
     release.install()
-    kube.wait_reason(NAME, "Ready", "ScaledToZero", 60)
-    kube.wait("its replica gone", lambda: not kube.pods(NAME, live=False), 60)
+    kube.wait_reason(NAME, "Ready", "ScaledToZero", 120)
+    kube.wait("its replica gone", lambda: not kube.pods(NAME, live=False), 120)
 
 
-def fetched(kube: Kube, seconds: float = 60) -> Json:
+def fetched(kube: Kube, seconds: float = 120) -> Json:
     """The pod of the fetch once it has ended well."""
 
     def ended() -> Json | None:

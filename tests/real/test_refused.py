@@ -12,6 +12,7 @@ import pytest
 from tests.real.site import Site
 from tests.support.kube import Json
 from tests.support.operator import Operator
+from tests.support.watcher import Mark, Watcher, watching
 
 from shardwright.api import names
 from shardwright.render.common import USER_ID
@@ -59,10 +60,14 @@ def put(source: Path, target: Engine) -> None:
         os.chown(path, USER_ID, USER_ID)
 
 
-def told_while_made_again(site: Site, name: str) -> str:
-    """The message of EngineReady while the engine is made again."""
-    found = site.kube.condition(name, "EngineReady")
-    return str(found["message"]) if found.get("reason") == "Building" else ""
+def told_while_made_again(watcher: Watcher, mark: Mark, name: str) -> set[str]:
+    """What EngineReady has said while the engine was made again."""
+    return {
+        str(one["message"])
+        for found in watcher.objects_since(mark, name)
+        for one in found.get("status", {}).get("conditions", [])
+        if (one["type"], one["reason"]) == ("EngineReady", "Building")
+    }
 
 
 def rebuilds(site: Site, engine: Engine) -> int:
@@ -130,19 +135,16 @@ def test_a_wrong_engine_is_refused_before_it_is_loaded_and_made_again(
     engines = {name: engine_of(site, name) for name in CASES}
     assert len({engine.key for engine in engines.values()}) == len(CASES)
     told = {name: tamper(site, engines[name]) for name, tamper in CASES.items()}
-    for name in CASES:
-        site.kube.edit(name, {"replicas": 1})
-    unseen = dict(told)
-
-    def all_seen() -> bool:
-        for name, words in list(unseen.items()):
-            if words in told_while_made_again(site, name):
-                del unseen[name]
-        return not unseen
-
-    site.kube.wait("the differences in status", all_seen, 90)
+    with watching(site.sandbox.api, site.kube.namespace) as watcher:
+        mark = watcher.mark()
+        for name in CASES:
+            site.kube.edit(name, {"replicas": 1})
+        for name in CASES:
+            site.ready(name)
+        said = {name: told_while_made_again(watcher, mark, name) for name in CASES}
+    for name, words in told.items():
+        assert any(words in one for one in said[name]), said[name]
     for name, engine in engines.items():
-        site.ready(name)
         manifest = check(engine.folder, Wanted("engine", engine.key, 2), hash_up_to=None)
         assert manifest.inputs == engine.inputs
         assert manifest.tools == {"tensorrt_llm": "1.2.1", "tensorrt": "10.14.1.48"}

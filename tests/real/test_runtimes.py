@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from kubernetes import client
 from tests.real.examples import example
-from tests.real.site import MODEL, RANKS, Site, table
+from tests.real.site import MODEL, RANKS, READY_SECONDS, Site, table
 from tests.standin.running import PROMPTS
 from tests.support import standin_model
 from tests.support.kube import Json, ready
@@ -176,7 +176,7 @@ def test_a_replica_is_measured_by_its_runtime_s_own_benchmark_drawn_and_compared
     served.kube.wait(
         "the edit is seen",
         lambda: served.kube.get(name)["status"]["observedGeneration"] == generation,
-        30.0,
+        60.0,
     )
     assert kept()
 
@@ -214,5 +214,5 @@ def gone(site: Site, pod: Json) -> None:
     site.kube.wait(
         "the old pod is gone",
         lambda: uid not in {one["metadata"]["uid"] for one in site.kube.pods(SWITCHED, live=False)},
-        90.0,
+        READY_SECONDS,
     )

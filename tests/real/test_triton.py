@@ -67,7 +67,7 @@ def served(running: Operator, shared_site: Site) -> Site:
 def generate(leader: Json, model: str, body: Json) -> str:
     url = f"http://{leader['status']['podIP']}:{names.PORT_HTTP}/v2/models/{model}/generate"
     asked = urllib.request.Request(url, json.dumps(body).encode())
-    with urllib.request.urlopen(asked, timeout=30) as answer:  # noqa: S310 - our own pod
+    with urllib.request.urlopen(asked, timeout=120) as answer:  # noqa: S310 - our own pod
         text: str = json.load(answer)["text_output"]
         return text
 

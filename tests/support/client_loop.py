@@ -12,6 +12,7 @@ library only.
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import json
 import sys
@@ -52,7 +53,7 @@ def problem(
             found = json.load(answer)["choices"][0]["message"]["content"]
     except urllib.error.HTTPError as error:
         return f"HTTP {error.code}: {error.read()[:200]!r}"
-    except (OSError, ValueError, LookupError) as error:
+    except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
         return f"{type(error).__name__}: {error}"
     if found in (expected, other):
         return ""

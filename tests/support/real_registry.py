@@ -57,7 +57,7 @@ def registry(node: RealNode, image: str, seconds: float) -> Iterator[None]:
             yield
         finally:
             server.stdin.close()
-            server.wait(10)
+            server.wait(60)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from shardwright_sandbox.cluster import Sandbox
 from shardwright_sandbox.rest import rest_of
 
 NAME = "shardwright"
-_GONE_SECONDS = 60.0
+_GONE_SECONDS = 120.0
 _FORBIDDEN = 403
 
 
@@ -35,7 +35,7 @@ class Release:
     def install(self, *options: str, **values: object) -> None:
         """Install or upgrade, and wait until the operator's pod is ready."""
         given = {**self._values, **values}
-        command = ("upgrade", "--install", NAME, chart.CHART, "--wait", "--timeout=90s")
+        command = ("upgrade", "--install", NAME, chart.CHART, "--wait", "--timeout=300s")
         self._run(
             *(chart.helm_program(), *command, "--values=-", *options), stdin=json.dumps(given)
         )
@@ -94,7 +94,7 @@ class Release:
             text=True,
             check=False,
             env=self._environment,
-            timeout=120,
+            timeout=360,
         )
         assert done.returncode == 0, f"{' '.join(words[1:])}\n{done.stdout}{done.stderr}"
         return done.stdout
