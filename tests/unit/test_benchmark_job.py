@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 from shardwright.api import names
 from shardwright.api.status import BenchmarkStatus, LLMDeploymentStatus
-from shardwright.apply.errors import Conflict, Forbidden, NotFound
+from shardwright.apply.errors import ClusterError, Conflict, Forbidden, NotFound, Unavailable
 from shardwright.benchmark import inside
 from shardwright.benchmark.job import (
     LABEL_BENCHMARK,
@@ -672,6 +672,7 @@ class FakeCluster:
         self.data["spec"]["quantization"]["weights"] = "FP8"
         self.states: list[dict[str, Any]] = []
         self.lines = ""
+        self.silent: list[ClusterError] = []
         self.gone = False
         self.serving = ""
 
@@ -717,6 +718,8 @@ class FakeCluster:
 
     async def log(self, namespace: str, pod: str) -> str:
         assert (namespace, pod) == ("llm", "j")
+        if self.silent:
+            raise self.silent.pop()
         if not self.lines:
             raise Forbidden("log", 403, "Forbidden", "pods/log")
         return self.lines
@@ -812,6 +815,18 @@ def test_what_it_waits_for_and_each_point_are_told_meanwhile(
     done = call(tmp_path / "run.json")
     assert done.exit_code == 0
     assert len([one for one in done.stderr.splitlines() if "progress is not shown" in one]) == 1
+
+
+def test_a_log_that_cannot_be_read_for_a_moment_is_read_again(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    running = {"containerStatuses": [{"state": {"running": {}}}]}
+    cluster.states = [running, running, running]
+    cluster.silent = [Unavailable("log", 503, "ServiceUnavailable", "no kubelet")] * 2
+    cluster.lines = "[benchmark] 1 of 6: 1 at once, 16 requests\n"
+    told = call(tmp_path / "run.json").stderr.splitlines()
+    assert len([one for one in told if "progress is not shown" in one]) == 1
+    assert told[-1] == "1 of 6: 1 at once, 16 requests"
 
 
 def test_points_that_were_measured_are_kept_when_a_later_one_fails(

@@ -284,14 +284,17 @@ class _Teller:
         if waits and waits != self._waits:
             self._say(waits)
         self._waits = waits
-        if waits or pod is None or self._silent:
+        if waits or pod is None:
             return
         try:
             lines = progress(await self._cluster.log(self._namespace, pod["metadata"]["name"]))
         except ClusterError as error:
+            # A node may be slow to answer for a moment; who may not read it is told so once.
+            if not self._silent:
+                self._say(f"its progress is not shown: {error}")
             self._silent = True
-            self._say(f"its progress is not shown: {error}")
             return
+        self._silent = False
         for line in lines[self._lines :]:
             self._say(line)
         self._lines = max(self._lines, len(lines))
