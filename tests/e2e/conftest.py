@@ -17,7 +17,17 @@ from shardwright_sandbox.pytest_plugin import FleetMaker, Namespace
 
 
 @pytest.fixture(scope="module")
-def running(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+def operator_settings() -> dict[str, Any]:
+    """Settings of the module's operator over the tests' own; a module may override this fixture."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def running(
+    sandbox: Sandbox,
+    tmp_path_factory: pytest.TempPathFactory,
+    operator_settings: dict[str, Any],
+) -> Iterator[Operator]:
     """One operator for the tests of a module.
 
     At the end it must not have logged an error, nor asked for anything that its chart does not
@@ -29,6 +39,7 @@ def running(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Itera
         tmp_path_factory.mktemp("op"),
         # Nobody waits for this one's Lease to expire, and a busy machine may be slow to renew it.
         lease={"durationSeconds": 30, "renewSeconds": 20, "retrySeconds": 1},
+        **operator_settings,
     )
     try:
         operator.start().wait()

@@ -62,7 +62,7 @@ class ForkedOperator(Operator):
         self.child.join()
         assert not Path(f"/proc/{self.pid}/exe").exists()
 
-    def stop(self, seconds: float = 25.0) -> int:
+    def stop(self, seconds: float = 90.0) -> int:
         """SIGTERM; the exit code, which must come in time."""
         if self.child is None:
             return 0

@@ -174,14 +174,45 @@ class Kube:
         return None
 
     def wait_ready(self, name: str, seconds: float = 90.0) -> Json:
-        """Until Ready is true for the current generation; the object as it was then."""
+        """Until Ready is true for the current generation; the object as it was then.
 
-        def ready() -> Json | None:
-            found = self.get(name)
-            return found if condition_of(found, "Ready").get("status") == "True" else None
-
-        found: Json = self.wait(f"{name} ready", ready, seconds)
+        After what is no edit of the spec (a pod deleted, a node lost) it may still be true of the
+        moment before: `wait_replaced` is for that.
+        """
+        found: Json = self.wait(f"{name} ready", lambda: _if_ready(self.get(name)), seconds)
         return found
+
+    def wait_replaced(
+        self, name: str, old: set[str], seconds: float = 120.0
+    ) -> tuple[list[Json], Json]:
+        """Until none of these pods (by uid) is left and all is Ready without them.
+
+        The pods, and the object whose status speaks of just these pods.
+        """
+
+        def replaced() -> tuple[list[Json], Json] | None:
+            pods = self.pods(name)
+            found = _if_ready(self.get(name))
+            if found is None or old & {pod["metadata"]["uid"] for pod in pods}:
+                return None
+            told = {
+                (str(one["index"]), str(one["incarnation"]))
+                for one in found["status"].get("groups", [])
+                if one["state"] == "Ready"
+            }
+            seen = {
+                tuple(
+                    pod["metadata"]["labels"][f"shardwright.dev/{part}"]
+                    for part in ("replica", "incarnation")
+                )
+                for pod in pods
+            }
+            return (pods, found) if told == seen and all(map(ready, pods)) else None
+
+        made: tuple[list[Json], Json] = self.wait(
+            f"{name} ready with other pods", replaced, seconds
+        )
+        return made
 
     def wait_reason(self, name: str, kind: str, reason: str, seconds: float = 90.0) -> Json:
         """Until a condition has a reason; the condition."""
@@ -224,6 +255,10 @@ def condition_of(deployment: Json, kind: str) -> Json:
     if status.get("observedGeneration") != deployment["metadata"]["generation"]:
         return {}
     return next((item for item in status.get("conditions", []) if item["type"] == kind), {})
+
+
+def _if_ready(found: Json) -> Json | None:
+    return found if condition_of(found, "Ready").get("status") == "True" else None
 
 
 def ready(pod: Json) -> bool:

@@ -35,6 +35,16 @@ SETTINGS: dict[str, Any] = {
     "lease": {"durationSeconds": 15, "renewSeconds": 10, "retrySeconds": 0.5},
 }
 
+# For tests of no deadline: on a slow machine none passes by itself.
+PATIENT: dict[str, Any] = {
+    "timeouts": {
+        **SETTINGS["timeouts"],
+        "bindSeconds": 60,
+        "startSeconds": 120,
+        "readySeconds": 120,
+    }
+}
+
 
 class Operator:
     """One operator process. `settings` are merged over the tests' own, one level deep."""
