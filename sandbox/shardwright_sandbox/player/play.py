@@ -43,6 +43,7 @@ class Player:
         self._since: dict[tuple[str, str], float] = {}
         self._orders_seen = ("", "")
         self._lock = threading.Lock()
+        self._telling = threading.Lock()
         self._deeds = Deeds(rest, layout, self._store, self._rule)
         self._timer = Timer(self._act)
 
@@ -135,8 +136,13 @@ class Player:
 
     def _look_at(self, uid: str) -> None:
         pod = self._store.pod(uid)
-        if pod is not None and (due := self._next(pod)[0]) is not None:
+        if pod is None:
+            return
+        if (due := self._next(pod)[0]) is not None:
             self._timer.set(uid, due)
+        else:
+            # no deed follows that would tell that a rule holds this pod still
+            self._tell_hits()
 
     def _act(self, uid: str) -> None:
         """Do what is due for a pod, on a thread of the timer."""
@@ -222,9 +228,11 @@ class Player:
             return self._since.setdefault((pod.uid, what), time.monotonic()) + seconds
 
     def _tell_hits(self) -> None:
-        with self._lock:
-            hits = self._orders.hits()
+        # one write after the other: an older count must not come last
+        with self._telling:
+            with self._lock:
+                hits = self._orders.hits()
             if hits == self._hits:
                 return
+            self._rest.patch(control.PATH, {"data": {control.HITS: json.dumps(hits)}}, MERGE_PATCH)
             self._hits = hits
-        self._rest.patch(control.PATH, {"data": {control.HITS: json.dumps(hits)}}, MERGE_PATCH)
