@@ -13,12 +13,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from tests.support.following import Follower
 from tests.support.kube import Kube
 
-from shardwright_sandbox.rest import Json, Rest
+from shardwright_sandbox.rest import Json, rest_of
 
 PREFIX = "shardwright.dev/"
 
@@ -50,23 +51,28 @@ class Census:
     half_since: dict[tuple[str, ...], float] = field(default_factory=dict)
     longest_half: float = 0.0
     leaving: set[tuple[str, ...]] = field(default_factory=set)
+    catch_up: Callable[[], None] = lambda: None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, kind: str, pod: Json) -> None:
         """One event of a watch."""
         uid = pod["metadata"]["uid"]
-        if kind == "DELETED":
-            self.pods.pop(uid, None)
-        else:
-            self.pods[uid] = pod
-        if (group := _group(pod)) and (kind == "DELETED" or _going(pod)):
-            self.leaving.add(group)
-        self._count()
-        self._halves()
+        with self._lock:
+            if kind == "DELETED":
+                self.pods.pop(uid, None)
+            else:
+                self.pods[uid] = pod
+            if (group := _group(pod)) and (kind == "DELETED" or _going(pod)):
+                self.leaving.add(group)
+            self._count()
+            self._halves()
 
     def settle(self) -> float:
         """The longest time that a group was bound by half, those that still are included."""
-        now = time.monotonic()
-        return max([self.longest_half, *(now - at for at in self.half_since.values())])
+        self.catch_up()
+        with self._lock:
+            now = time.monotonic()
+            return max([self.longest_half, *(now - at for at in self.half_since.values())])
 
     def _count(self) -> None:
         held: dict[tuple[str, ...], list[str]] = {}
@@ -102,44 +108,16 @@ def _place(pod: Json) -> tuple[str, ...]:
 @contextlib.contextmanager
 def counted(kube: Kube) -> Iterator[Census]:
     """A census of a namespace for the length of a block; it fails if it missed something."""
-    census, stop, listed = Census(), threading.Event(), threading.Event()
-    problems: list[BaseException] = []
-    rest = Rest(kube.api, connections=2)
-    path = f"/api/v1/namespaces/{kube.namespace}/pods"
-    selector = f"{PREFIX}role"
-
-    def follow() -> None:
-        answer = rest.get(path, labelSelector=selector)
-        for item in answer["items"]:
-            census.take("ADDED", item)
-        version = str(answer["metadata"]["resourceVersion"])
-        listed.set()
-        while not stop.is_set():
-            # Short watches, one after the other: it is how the thread sees that it shall stop.
-            for event in rest.watch(
-                path,
-                stop,
-                labelSelector=selector,
-                resourceVersion=version,
-                timeoutSeconds="2",
-            ):
-                version = str(event["object"]["metadata"]["resourceVersion"])
-                if event["type"] in ("ADDED", "MODIFIED", "DELETED"):
-                    census.take(event["type"], event["object"])
-
-    def run() -> None:
-        try:
-            follow()
-        except BaseException as error:  # noqa: BLE001 - told at the end of the block
-            problems.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    assert listed.wait(30), "the census could not list the namespace"
+    census = Census()
+    follower = Follower(
+        rest_of(kube.api),
+        f"/api/v1/namespaces/{kube.namespace}/pods",
+        census.take,
+        labelSelector=f"{PREFIX}role",
+    )
+    census.catch_up = follower.catch_up
+    follower.start()
     try:
         yield census
     finally:
-        stop.set()
-        thread.join(30)
-        rest.close()
-    assert problems == [], "the census missed something"
+        follower.stop()
