@@ -9,18 +9,19 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from tests.support.kube import BASE, GROUP, PLURAL, VERSION, Json, Kube, merged, ready
-from tests.support.operator import Operator
+from tests.support.kube import BASE, GROUP, PLURAL, VERSION, Json, Kube, merged
+from tests.support.operator import PATIENT, Operator
 from tests.support.watcher import Watcher, watching
 
 from shardwright_sandbox.clients import kubectl
 from shardwright_sandbox.cluster import Sandbox
 from shardwright_sandbox.player.control import PlayerControl
 from shardwright_sandbox.progress import Progress
-from shardwright_sandbox.rest import Rest, rest_of
+from shardwright_sandbox.rest import CONFLICT, Rest, RestError, rest_of
 
 pytestmark = pytest.mark.e2e
 
@@ -31,14 +32,20 @@ _LABELS = {"example.com/team": "search"}
 _ANNOTATIONS = {"example.com/owner": "search"}
 
 
+@pytest.fixture(scope="module")
+def operator_settings() -> dict[str, Any]:
+    """No deadline is tested here: none may pass on a slow machine, and be counted as a restart."""
+    return PATIENT
+
+
 class Repository:
     """One manifest as a GitOps tool holds it: applied by the server, compared by the server."""
 
-    def __init__(self, sandbox: Sandbox, folder: Path, namespace: str) -> None:
+    def __init__(self, sandbox: Sandbox, folder: Path, kube: Kube) -> None:
         self._program = kubectl(Progress(quiet=True))
         self._kubeconfig = sandbox.kubeconfig
         self._folder = folder
-        self._namespace = namespace
+        self._kube = kube
         self.spec: Json = {}
 
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -46,7 +53,7 @@ class Repository:
             [str(self._program), f"--kubeconfig={self._kubeconfig}", *arguments],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 
@@ -62,7 +69,7 @@ class Repository:
             "kind": "LLMDeployment",
             "metadata": {
                 "name": NAME,
-                "namespace": self._namespace,
+                "namespace": self._kube.namespace,
                 "labels": _LABELS,
                 "annotations": _ANNOTATIONS,
             },
@@ -73,7 +80,24 @@ class Repository:
         assert done.returncode == 0, done.stderr
 
     def difference(self) -> str:
-        """What applying it again would change: empty when nothing."""
+        """What applying it again would change: empty when nothing.
+
+        kubectl reads the object twice, as it is and as it would be: of two states of it a write of
+        status in between is no difference to the file.
+        """
+
+        def compared() -> tuple[str] | None:
+            version = self._version()
+            found = self._compared()
+            return (found,) if self._version() == version else None
+
+        (found,) = self._kube.wait("a comparison of one state", compared)
+        return str(found)
+
+    def _version(self) -> str:
+        return str(self._kube.get(NAME)["metadata"]["resourceVersion"])
+
+    def _compared(self) -> str:
         done = self._run("diff", "--server-side", "--field-manager=gitops", "-f", str(self._file))
         # 0: no difference, 1: a difference, more: it could not be told.
         assert done.returncode in (0, 1), done.stderr
@@ -82,7 +106,7 @@ class Repository:
 
 @pytest.fixture
 def repository(sandbox: Sandbox, tmp_path: Path, kube: Kube) -> Repository:
-    return Repository(sandbox, tmp_path, kube.namespace)
+    return Repository(sandbox, tmp_path, kube)
 
 
 @pytest.fixture
@@ -145,15 +169,8 @@ def test_a_full_life_leaves_no_mark_on_the_object_and_no_difference_to_its_file(
     def broken_and_replaced() -> None:
         victim = kube.pods(NAME)[0]["metadata"]
         kube.core.delete_namespaced_pod(victim["name"], kube.namespace, grace_period_seconds=0)
-        kube.wait(
-            "the group replaced",
-            lambda: (
-                len(pods := kube.pods(NAME)) == 4
-                and all(ready(pod) for pod in pods)
-                and victim["uid"] not in {pod["metadata"]["uid"] for pod in pods}
-            ),
-            PATIENCE,
-        )
+        pods, _ = kube.wait_replaced(NAME, {victim["uid"]}, PATIENCE)
+        assert len(pods) == 4
         settled()
 
     def build_failed() -> None:
@@ -211,10 +228,18 @@ def test_nothing_holds_the_object_up_when_it_is_deleted_without_an_operator(
 
 
 def _scale(rest: Rest, path: str, replicas: int) -> None:
-    """As the HorizontalPodAutoscaler does it: an update of /scale."""
-    scale = rest.get(f"{path}/scale")
-    scale["spec"]["replicas"] = replicas
-    rest.call("PUT", f"{path}/scale?fieldManager=autoscaler", scale)
+    """As the HorizontalPodAutoscaler does it: an update of /scale, anew after a conflict."""
+    while True:
+        scale = rest.get(f"{path}/scale")
+        scale["spec"]["replicas"] = replicas
+        try:
+            rest.call("PUT", f"{path}/scale?fieldManager=autoscaler", scale)
+        except RestError as error:
+            # The operator has written status in between.
+            if error.status != CONFLICT:
+                raise
+        else:
+            return
 
 
 def _apply(rest: Rest, path: str, replicas: int) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
+from typing import Any
 
 import pytest
 from tests.support.kstatus import FAILED, verdict
 from tests.support.kube import A100, H100, H200, Json, Kube, gpus, ready
-from tests.support.operator import Operator
+from tests.support.operator import PATIENT, Operator
 
 from shardwright_sandbox.cluster import Sandbox
 from shardwright_sandbox.nodes import cordon, set_labels
@@ -24,9 +24,15 @@ OPEN: Json = {
 }
 LARGE: Json = {"model": {"uri": "hf://meta-llama/Llama-3.1-405B-Instruct@main"}}
 PRODUCT = "nvidia.com/gpu.product"
-PATIENCE = 60.0
+PATIENCE = 120.0
 # Longer than a pass takes, and far below the operator's resync.
 QUIET = 3.0
+
+
+@pytest.fixture(scope="module")
+def operator_settings() -> dict[str, Any]:
+    """No deadline is tested here: none may pass on a slow machine, and be counted as a restart."""
+    return PATIENT
 
 
 def a_pool(name: str, product: str, count: int, size: int = 8) -> Json:
@@ -109,27 +115,16 @@ def test_a_plan_is_chosen_placed_and_kept_while_nodes_come_and_go(
     # A node is drained: the replica moves, and is the same one elsewhere.
     drained = pods[0]["spec"]["nodeName"]
     cordon(sandbox.api, drained)
-    moved = kube.wait(
-        "the replica on another node, and nothing of it on the drained one",
-        lambda: (
-            pods
-            if (pods := kube.pods("llama"))
-            and all(ready(pod) for pod in pods)
-            and drained not in {pod["spec"]["nodeName"] for pod in pods}
-            else None
-        ),
-        PATIENCE,
-    )
-    kube.wait_ready("llama", PATIENCE)
+    moved, found = kube.wait_replaced("llama", before, PATIENCE)
     assert [gpus(pod) for pod in moved] == [plan["tensor"]] * plan["pipeline"]
     assert {pod["spec"]["nodeName"] for pod in moved} <= set(first) - {drained}
-    assert what(plan_of(kube, "llama")) == what(plan)
+    assert what(found["status"]["plan"]) == what(plan)
     assert revisions(kube) == names
     assert len(kube.jobs()) <= jobs, "nothing was built anew"
     assert len(told(kube, "PlanChosen")) == 1
 
     # To write down what was chosen changes nothing that runs.
-    before = uids(kube, "llama")
+    before = {pod["metadata"]["uid"] for pod in moved}
     kube.edit(
         "llama",
         {
@@ -177,10 +172,19 @@ def test_a_plan_that_has_become_impossible_stalls_and_what_runs_goes_on(
     # Their label says another product from now on; what runs on them does not care.
     for name in carriers:
         set_labels(sandbox.api, name, {PRODUCT: "NVIDIA-Other"})
-    stalled = kube.wait_reason("llama", "Stalled", "PlanNotPossible", PATIENCE)
+    # After the first node's label it may be stalled already, with another advice.
+    stalled = kube.wait(
+        "stalled, and what is possible is on the other product",
+        lambda: (
+            item
+            if (item := kube.condition("llama", "Stalled")).get("reason") == "PlanNotPossible"
+            and f"on {A100}" in item["message"].rsplit("now ", 1)[1]
+            else None
+        ),
+        PATIENCE,
+    )
     assert stalled["status"] == "True"
     assert f"tensor {plan['tensor']} × pipeline {plan['pipeline']} on {H100}" in stalled["message"]
-    assert f"on {A100}" in stalled["message"].rsplit("now ", 1)[1]
     assert not kube.wait_quietly(QUIET, lambda: uids(kube, "llama") != before)
     assert all(ready(pod) for pod in kube.pods("llama"))
     assert kube.condition("llama", "Available")["status"] == "True"
@@ -205,14 +209,14 @@ def test_an_edit_of_the_load_has_it_chosen_anew_beside_what_serves(
     kube.create("llama", {**asked, "workload": {"objective": "Latency", "concurrency": 1}})
     kube.wait_ready("llama", PATIENCE)
     plan = plan_of(kube, "llama")
-    started = time.monotonic()
     kube.edit("llama", {"workload": {"objective": "Throughput", "concurrency": 512}})
     kube.wait(
         "another plan",
-        lambda: what(plan_of(kube, "llama")) != what(plan),
+        lambda: (new := plan_of(kube, "llama")) and what(new) != what(plan),
         PATIENCE,
     )
-    kube.wait_ready("llama", PATIENCE - (time.monotonic() - started))
+    chosen = kube.wait_ready("llama", PATIENCE)["status"]["plan"]
+    kube.wait("an event for each", lambda: len(told(kube, "PlanChosen")) >= 2)
     assert len(told(kube, "PlanChosen")) == 2
     assert len(revisions(kube)) == 2
-    assert [gpus(pod) for pod in kube.pods("llama")] == [plan_of(kube, "llama")["tensor"]]
+    assert [gpus(pod) for pod in kube.pods("llama")] == [chosen["tensor"]]

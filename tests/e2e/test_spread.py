@@ -14,18 +14,24 @@ from typing import Any
 
 import pytest
 from tests.support.history import watched
-from tests.support.kube import A100, H100, H200, Json, Kube, gpus, ready
-from tests.support.operator import SETTINGS, Operator
+from tests.support.kube import A100, H100, H200, Json, Kube, condition_of, gpus, ready
+from tests.support.operator import PATIENT, Operator
 
 from shardwright_sandbox.pytest_plugin import FleetMaker
 
 pytestmark = pytest.mark.e2e
 
 FIRST = int(os.environ.get("SHARDWRIGHT_SEED", "0"))
-PATIENCE = 90.0
-BIND_SECONDS = float(SETTINGS["timeouts"]["bindSeconds"])
-SLACK = 6.0
+PATIENCE = 180.0
+# Bound by half for longer it would have been given up: nothing here is in the scheduler's way.
+BIND_SECONDS = float(PATIENT["timeouts"]["bindSeconds"])
 RACK = "topology.example.com/rack"
+
+
+@pytest.fixture(scope="module")
+def operator_settings() -> dict[str, Any]:
+    """No deadline is tested here: none may pass on a slow machine, and be counted as a restart."""
+    return PATIENT
 
 
 @dataclass(frozen=True)
@@ -119,14 +125,31 @@ def occupy(kube: Kube, node: str, count: int) -> None:
     kube.core.create_namespaced_pod(kube.namespace, body)
 
 
-def settled(kube: Kube) -> bool:
-    """All is ready, or the next replica has no room and nothing else is under way."""
-    if kube.condition("llama", "Ready").get("status") == "True":
-        return True
-    short = kube.condition("llama", "Placed").get("reason") in ("InsufficientGPUs", "NoSpareGPUs")
-    pods = kube.pods("llama")
-    bound = [pod for pod in pods if pod["spec"].get("nodeName")]
-    return short and all(ready(pod) for pod in bound)
+Groups = dict[str, list[Json]]
+
+
+def settled(kube: Kube, pipeline: int) -> tuple[Groups, Json] | None:
+    """Replicas' pods and status when nothing is under way any more.
+
+    All is ready, or the next replica has no room: then each group is there with all its stages, is
+    ready or gated as a whole, and counted by status.
+    """
+    groups: Groups = {}
+    for pod in kube.pods("llama"):
+        groups.setdefault(pod["metadata"]["labels"]["shardwright.dev/replica"], []).append(pod)
+    found = kube.get("llama")
+    status = found.get("status", {})
+    well = condition_of(found, "Ready").get("status") == "True"
+    short = condition_of(found, "Placed").get("reason") in ("InsufficientGPUs", "NoSpareGPUs")
+    served = sum(all(ready(pod) for pod in pods) for pods in groups.values())
+    gated = sum(all(pod["spec"].get("schedulingGates") for pod in pods) for pods in groups.values())
+    over = (
+        (well or short)
+        and all(len(pods) == pipeline for pods in groups.values())
+        and served + gated == len(groups)
+        and served == status.get("readyReplicas", 0)
+    )
+    return (groups, status) if over else None
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 20))
@@ -140,10 +163,7 @@ def test_ranks_of_a_stage_share_a_node_and_stages_of_a_replica_never_do(
         occupy(kube, node, count)
     with watched(kube) as history:
         kube.create("llama", case.spec())
-        kube.wait("settled", lambda: settled(kube), PATIENCE)
-        groups: dict[str, list[Json]] = {}
-        for pod in kube.pods("llama"):
-            groups.setdefault(pod["metadata"]["labels"]["shardwright.dev/replica"], []).append(pod)
+        groups, status = kube.wait("settled", lambda: settled(kube, case.pipeline), PATIENCE)
         held: Counter[str] = Counter()
         products = {
             f"{pool['name']}-{index}": pool["gpu"]["product"]
@@ -169,5 +189,7 @@ def test_ranks_of_a_stage_share_a_node_and_stages_of_a_replica_never_do(
         for node, count in held.items():
             size = next(pool["gpu"]["count"] for pool in case.pools if node[:4] == pool["name"])
             assert count + case.taken.get(node, 0) <= size
-        assert kube.get("llama")["status"].get("readyReplicas", 0) == whole
-        assert history.bound_by_half() <= BIND_SECONDS + SLACK
+        assert status.get("readyReplicas", 0) == whole
+        # One life a place: nothing was given up and tried again, so no half was held for long.
+        assert all(life.incarnation <= case.replicas for life in history.of())
+        assert history.bound_by_half() < BIND_SECONDS
