@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.kube import Kube, ready
-from tests.support.operator import Operator
+from tests.support.kube import Kube
+from tests.support.operator import PATIENT, SETTINGS, Operator
 from tests.support.watcher import watching
 
-from shardwright_sandbox.rest import Json
+from shardwright_sandbox.rest import Json, rest_of
 
 pytestmark = pytest.mark.e2e
 
@@ -96,19 +96,21 @@ def test_an_operator_upgrade_replaces_no_pod_and_makes_no_revision_and_no_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = lease()
-    old = make_operator(lease=own).start()
+    old = make_operator(lease=own, **PATIENT).start()
     old.wait()
     kube.create(NAME, {"replicas": 2})
     kube.wait_ready(NAME)
-    before = everything(kube)
-    pods = kube.pods(NAME)
     assert old.stop() == 0
 
     (tmp_path / "sitecustomize.py").write_text(PATCH, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with watching(kube.api, kube.namespace) as watcher:
+        # What the old one has ordered is carried out by others: they may be at it still.
+        watcher.wait_quiet(2)
+        before = everything(kube)
+        pods = kube.pods(NAME)
         mark = watcher.mark()
-        new = make_operator(lease=own, **NEW_SETTINGS).start()
+        new = make_operator(lease=own, **PATIENT, **NEW_SETTINGS).start()
         new.wait()
         kube.wait(
             "the new operator has gone over the deployment",
@@ -127,20 +129,15 @@ def test_an_operator_upgrade_replaces_no_pod_and_makes_no_revision_and_no_job(
 
         # What breaks comes back as it was, whatever the new operator would choose today.
         kube.core.delete_namespaced_pod(pods[0]["metadata"]["name"], kube.namespace)
-        kube.wait(
-            "the group has come back",
-            lambda: (
-                len(watcher.born_since(mark, NAME)) == 2
-                and [ready(pod) for pod in kube.pods(NAME)] == [True] * 4
-            ),
-            60,
-        )
-        assert {image(pod) for pod in kube.pods(NAME)} == {image(pods[0])}
+        again, _ = kube.wait_replaced(NAME, {pods[0]["metadata"]["uid"]})
+        assert len(again) == 4
+        assert len(watcher.born_since(mark, NAME)) == 2
+        assert {image(pod) for pod in again} == {image(pods[0])}
         assert watcher.revisions_since(mark) == []
 
         # An edit takes over what was resolved before, as far as the user did not change it.
         kube.edit(NAME, {"pod": {"env": [{"name": "NCCL_DEBUG", "value": "INFO"}]}})
-        kube.wait_ready(NAME, 90)
+        kube.wait_ready(NAME)
         assert watcher.jobs_since(mark) == {}
         assert watcher.candidates_since(mark, NAME) == 0
     rolled = kube.pods(NAME)
@@ -207,50 +204,64 @@ def test_a_revision_of_an_older_operator_without_newer_fields_is_still_the_wish(
     assert second.errors() == []
 
 
-def took(operator: Operator, seconds: float) -> float:
-    """Until it leads; how long that took."""
-    began = time.monotonic()
-    operator.wait(seconds)
-    return time.monotonic() - began
+def stored(kube: Kube, own: Json) -> Json:
+    """What a Lease says."""
+    group = "/apis/coordination.k8s.io/v1"
+    path = f"{group}/namespaces/{SETTINGS['namespace']}/leases/{own['name']}"
+    found: Json = rest_of(kube.api).get(path)["spec"]
+    return found
 
 
-def standing_by(operator: Operator) -> None:
+def moment(text: str) -> datetime:
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
+
+
+def standing_by(kube: Kube, operator: Operator) -> None:
     """Until it waits for the Lease."""
-    ends = time.monotonic() + 60
-    while "probes and metrics served" not in operator.log.read_text(encoding="utf-8"):
+
+    def up() -> bool:
         assert operator.alive
-        assert time.monotonic() < ends, "it does not come up"
-        time.sleep(0.05)
+        return "probes and metrics served" in operator.log.read_text(encoding="utf-8")
+
+    kube.wait("it comes up", up)
 
 
 def test_of_two_operators_only_the_holder_acts_and_the_other_follows_at_once_or_in_time(
     make_operator: MakeOperator, kube: Kube, h100s: list[str]
 ) -> None:
     seconds = 30
-    own = lease(seconds)
-    first = make_operator(lease=own).start()
+    # Each writes how long it lasts while it holds it. The first one's outlasts every wait here.
+    long = lease(3600)
+    own = {**lease(seconds), "name": long["name"]}
+    first = make_operator(lease=long).start()
     first.wait()
     second = make_operator(lease=own).start()
-    standing_by(second)
+    standing_by(kube, second)
     kube.create(NAME)
     kube.wait_ready(NAME)
     assert not kube.wait_quietly(3, lambda: second.acts), "it holds no Lease, it does nothing"
     assert "reconcile" not in second.log.read_text(encoding="utf-8")
 
     # In order: the Lease is given back, nobody waits for it to expire.
+    assert stored(kube, own)["leaseDurationSeconds"] == 3600
     assert first.stop() == 0
-    assert took(second, 60) < seconds / 2
+    second.wait()
     kube.edit(NAME, {"replicas": 2})
     kube.wait_ready(NAME)
 
     # Killed: the Lease has to expire.
     third = make_operator(lease=own).start()
-    standing_by(third)
+    standing_by(kube, third)
     assert not kube.wait_quietly(2, lambda: third.acts)
     second.kill()
+    last = stored(kube, own)
+    assert last["leaseDurationSeconds"] == seconds
     kube.edit(NAME, {"replicas": 1})
-    waited = took(third, 90)
-    assert seconds / 4 < waited < seconds * 1.5, "about as long as the Lease lasts"
+    third.wait()
+    taken = stored(kube, own)
+    assert taken["holderIdentity"] not in ("", last["holderIdentity"])
+    waited = moment(taken["acquireTime"]) - moment(last["renewTime"])
+    assert waited.total_seconds() >= seconds, "it must not be taken from one that may live"
     kube.wait_ready(NAME)
     assert len(kube.pods(NAME)) == 2
     assert third.stop() == 0
