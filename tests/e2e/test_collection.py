@@ -11,6 +11,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ import pytest
 from kubernetes import client
 from tests.support.claims import Claim
 from tests.support.kube import Kube
-from tests.support.operator import Operator
+from tests.support.operator import PATIENT, SETTINGS, Operator
 
+from shardwright.plan.collection import moment_of
 from shardwright_sandbox import audit
 from shardwright_sandbox.cluster import Sandbox
 from shardwright_sandbox.player.control import Act, Match, PlayerControl, Rule
@@ -36,8 +38,8 @@ Make = Callable[..., Operator]
 def settings(*, keep: int = 0, age: float = 0.5, grace: float = LONG) -> dict[str, Any]:
     return {
         "retention": {"keepArtifacts": keep, "minAgeSeconds": age},
-        "timeouts": {"trashGraceSeconds": grace},
-        "lease": {"name": LEASE},
+        "timeouts": {**PATIENT["timeouts"], "trashGraceSeconds": grace},
+        "lease": {"name": LEASE, "durationSeconds": 30, "renewSeconds": 20},
     }
 
 
@@ -61,7 +63,7 @@ def edit_until_unnamed(kube: Kube, claim: Claim, name: str = "llama") -> str:
             made = claim.published("engine")
             return len(made) > wanted and claim.state(made[wanted]) == "Ready"
 
-        kube.wait(f"engine {number + 1} recorded", recorded, 60)
+        kube.wait(f"engine {number + 1} recorded", recorded)
     return claim.published("engine")[0]
 
 
@@ -85,7 +87,7 @@ def test_an_engine_that_no_kept_revision_names_is_collected_and_a_revert_brings_
     operator.wait()
     kube.create("llama", {"replicas": 0, **batch(8)})
     first = edit_until_unnamed(kube, claim)
-    kube.wait("first engine in the trash", lambda: first in claim.trash(), 60)
+    kube.wait("first engine in the trash", lambda: first in claim.trash())
     assert first not in claim.there("engine")
     assert claim.state(first) == "Trashed Collected"
     before = Counter(claim.published())
@@ -94,7 +96,7 @@ def test_an_engine_that_no_kept_revision_names_is_collected_and_a_revert_brings_
     assert len(claim.there("checkpoint")) == len(claim.there("model")) == 1
 
     kube.edit("llama", batch(8))
-    kube.wait("first engine restored", lambda: served(kube, claim, first), 60)
+    kube.wait("first engine restored", lambda: served(kube, claim, first))
     assert Counter(claim.published()) == before
     assert first not in claim.trash()
     kube.wait(
@@ -102,7 +104,6 @@ def test_an_engine_that_no_kept_revision_names_is_collected_and_a_revert_brings_
         lambda: (
             not [job for job in kube.jobs() if first in job["metadata"]["name"] and _swept(job)]
         ),
-        60,
     )
     assert operator.stop() == 0
     assert operator.errors() == []
@@ -119,12 +120,12 @@ def test_a_revert_after_the_purge_builds_again_and_only_that(
     operator.wait()
     kube.create("llama", {"replicas": 0, **batch(8)})
     first = edit_until_unnamed(kube, claim)
-    kube.wait("first engine purged", lambda: not claim.state(first), 60)
+    kube.wait("first engine purged", lambda: not claim.state(first))
     assert first not in claim.there("engine") | claim.trash()
     before = Counter(claim.published())
 
     kube.edit("llama", batch(8))
-    kube.wait("first engine rebuilt", lambda: served(kube, claim, first), 60)
+    kube.wait("first engine rebuilt", lambda: served(kube, claim, first))
     assert Counter(claim.published()) - before == Counter([first])
     assert operator.stop() == 0
     assert operator.errors() == []
@@ -133,7 +134,8 @@ def test_a_revert_after_the_purge_builds_again_and_only_that(
 def test_artifacts_outlive_their_deployment_for_their_age_and_serve_the_next_one(
     make_operator: Make, kube: Kube, claim: Claim, h100s: list[str]
 ) -> None:
-    operator = make_operator(**settings(age=6)).start()
+    age = 6
+    operator = make_operator(**settings(age=age)).start()
     operator.wait()
     kube.create("llama")
     kube.wait_ready("llama")
@@ -141,24 +143,29 @@ def test_artifacts_outlive_their_deployment_for_their_age_and_serve_the_next_one
     assert len(built) == 3
     # named: at zero replicas too, and however long
     kube.edit("llama", {"replicas": 0})
-    kube.wait("scaled to zero", lambda: not kube.pods("llama", live=False), 60)
-    time.sleep(7)
+    kube.wait("scaled to zero", lambda: not kube.pods("llama", live=False))
+    time.sleep(age + 1)
     assert {claim.state(key) for key in built} == {"Ready"}
     assert all("unusedSince" not in data for data in claim.records().values())
     kube.delete("llama")
     kube.wait(
         "the end of their use written down",
         lambda: all("unusedSince" in data for data in claim.records().values()),
-        60,
     )
-    assert {claim.state(key) for key in built} == {"Ready"}
-    kube.wait("all in the trash", lambda: claim.trash() == built, 60)
+    kube.wait("all in the trash", lambda: claim.trash() == built)
+    collected = claim.records()
+    assert {claim.state(key) for key in built} == {"Trashed Collected"}
+    for key in built:
+        unused, marked = collected[key]["unusedSince"], collected[key]["trashStamp"]
+        lasted = moment_of(marked) - datetime.fromisoformat(unused).timestamp()
+        assert lasted >= age - 0.001, "a stamp is cut to the millisecond"
     kube.create("llama")
-    found = kube.wait_ready("llama", 90)
+    found = kube.wait_ready("llama")
     assert found["status"]["engine"]["serving"]["key"] in built
-    assert sorted(claim.published()) == sorted(built)
+    # Ready needs the engine alone; what it was made of comes back with it, in no order.
+    kube.wait("all is back", lambda: {claim.state(key) for key in built} == {"Ready"})
     assert claim.trash() == set()
-    assert {claim.state(key) for key in built} == {"Ready"}
+    assert sorted(claim.published()) == sorted(built)
     assert operator.stop() == 0
     assert operator.errors() == []
 
@@ -169,17 +176,17 @@ def test_a_record_deleted_by_hand_costs_no_build(
     operator = make_operator(**settings(age=LONG)).start()
     operator.wait()
     kube.create("llama", {"replicas": 0})
-    kube.wait("engine published", lambda: claim.published("engine"), 60)
+    kube.wait("engine published", lambda: claim.published("engine"))
     key = claim.published("engine")[0]
-    kube.wait("recorded", lambda: served(kube, claim, key), 60)
+    kube.wait("recorded", lambda: served(kube, claim, key))
     kube.delete("llama")
-    kube.wait("Jobs gone", lambda: not kube.jobs(), 60)
+    kube.wait("Jobs gone", lambda: not kube.jobs())
     kube.core.delete_collection_namespaced_config_map(
         kube.namespace, label_selector="shardwright.dev/record=true"
     )
     before = Counter(claim.published())
     kube.create("llama", {"replicas": 0})
-    kube.wait("recorded again", lambda: served(kube, claim, key), 60)
+    kube.wait("recorded again", lambda: served(kube, claim, key))
     assert Counter(claim.published()) == before
     assert operator.stop() == 0
 
@@ -194,22 +201,28 @@ def test_what_is_kept_costs_no_request(
     kube.wait(
         "engine recorded",
         lambda: [key for key in claim.published("engine") if claim.state(key) == "Ready"],
-        60,
     )
     kube.delete("llama")
     kube.wait(
         "noted",
         lambda: claim.records() and all("unusedSince" in one for one in claim.records().values()),
-        60,
     )
-    time.sleep(2)  # proofs are none; the age of the others passes
     log = sandbox.layout.audit_log
-    offset = audit.position(log)
-    time.sleep(6)
-    asked = audit.requests(log, "sandbox-operator", offset=offset)
-    # lists are the resync's, which is every second here
-    verbs = {what: times for what, times in asked.items() if not what.startswith(("list", "watch"))}
-    assert {what for what in verbs if not what.endswith("leases")} == set()
+
+    def asked(seconds: float) -> set[str]:
+        """What is asked for so long; lists are the resync's, which is every second here."""
+        offset = audit.position(log)
+        time.sleep(seconds)
+        found = audit.requests(log, "sandbox-operator", offset=offset)
+        return {
+            what
+            for what in found
+            if not what.startswith(("list", "watch")) and not what.endswith("leases")
+        }
+
+    # Proofs are none; the age of the others passes, and what belongs to the end of their use.
+    kube.wait("nothing is asked any more", lambda: not asked(2))
+    assert asked(6) == set()
     assert len(claim.records()) == 3
     assert claim.trash() == set()
     assert operator.stop() == 0
@@ -230,15 +243,16 @@ def test_an_operator_that_is_killed_at_any_moment_of_it_leaves_nothing_halfway(
     operator = make_operator(**settings(age=0.5, grace=chance.choice([0.0, 2.0]))).start()
     operator.wait()
     kube.create("llama", {"replicas": 0})
-    kube.wait("engine published", lambda: claim.published("engine"), 60)
+    kube.wait("engine published", lambda: claim.published("engine"))
     built = set(claim.published())
+    (engine,) = claim.published("engine")
     player.delays(other=0.3)
-    lives = 1
     leases = client.CoordinationV1Api(sandbox.api)
     there = True
     for _ in range(6):
         if there:
-            kube.wait("made", lambda: kube.get("llama")["status"].get("conditions"), 60)
+            # The one that made it may have died before it wrote a status.
+            kube.wait("made", lambda: kube.get("llama").get("status", {}).get("conditions"))
             kube.delete("llama")
         else:
             kube.create("llama", {"replicas": 0})
@@ -246,22 +260,23 @@ def test_an_operator_that_is_killed_at_any_moment_of_it_leaves_nothing_halfway(
         time.sleep(chance.uniform(0.1, 2.5))
         operator.kill()
         with contextlib.suppress(client.ApiException):
-            leases.delete_namespaced_lease(LEASE, "kube-system")
-        operator.start()
-        lives += 1
-        kube.wait(
-            "the next operator acts",
-            lambda lives=lives: operator.log.read_text().count("store filled") >= lives,
-            60,
-        )
+            leases.delete_namespaced_lease(LEASE, SETTINGS["namespace"])
+        operator.start().wait()
     if not there:
         kube.create("llama", {"replicas": 0})
-    for key in built:
-        kube.wait(f"{key} is there", lambda key=key: claim.state(key) == "Ready", 90)
-    assert claim.there("engine") | claim.there("checkpoint") | claim.there("model") == built
-    kube.wait("no sweep left", lambda: not [job for job in kube.jobs() if _swept(job)], 90)
+
+    def back() -> bool:
+        records = claim.records()
+        return (
+            served(kube, claim, engine)
+            and {records.get(key, {}).get("state") for key in built} == {"Ready"}
+            and claim.there("engine") | claim.there("checkpoint") | claim.there("model") == built
+            and not [job for job in kube.jobs() if _swept(job)]
+        )
+
+    kube.wait("all is there and no sweep is left", back)
     kube.delete("llama")
-    kube.wait("all collected", lambda: not claim.records(), 90)
+    kube.wait("all collected", lambda: not claim.records())
     assert _files(claim.root) == []
     assert operator.alive
 
@@ -277,13 +292,14 @@ def test_what_was_published_and_dropped_before_it_was_recorded_is_collected_too(
     operator = make_operator(**settings(grace=0.5)).start()
     operator.wait()
     kube.create("llama", {"replicas": 0, **batch(8)})
-    first = kube.wait("the first engine", lambda: claim.published("engine"), 60)
-    kube.wait("which is recorded", lambda: claim.state(first[0]) == "Ready", 60)
-    player.add(Rule(act=Act.HANG, match=Match(step="engine", namespace=kube.namespace)))
+    first = kube.wait("the first engine", lambda: claim.published("engine"))
+    kube.wait("which is recorded", lambda: claim.state(first[0]) == "Ready")
+    hang = Rule(act=Act.HANG, match=Match(step="engine", namespace=kube.namespace))
+    player.add(hang)
     kube.edit("llama", batch(16))
-    [key] = kube.wait("the build begins", lambda: _begun(claim), 60)
+    [key] = kube.wait("the build begins", lambda: _begun(claim))
     # Its pod is the one that hangs: taken back before it ran, the next one's would.
-    kube.wait("its pod runs", lambda: _runs(kube, key), 60)
+    kube.wait("its pod hangs", lambda: player.hits(hang) == 1)
     folder = claim.root / "engine" / key
     folder.mkdir()
     (folder / "rank0.engine").write_text("published by a pod that nobody heard")
@@ -293,11 +309,11 @@ def test_what_was_published_and_dropped_before_it_was_recorded_is_collected_too(
         def recorded(wanted: int = number + 2) -> bool:
             return len(claim.published("engine")) >= wanted
 
-        kube.wait(f"engine {number + 2}", recorded, 60)
+        kube.wait(f"engine {number + 2}", recorded)
         if not number:
-            kube.wait("its Job dropped", lambda: not [j for j in kube.jobs() if _of(j, key)], 60)
+            kube.wait("its Job dropped", lambda: not [j for j in kube.jobs() if _of(j, key)])
             assert claim.state(key) == "Building"
-    kube.wait("no revision names it: deleted", lambda: not claim.state(key), 60)
+    kube.wait("no revision names it: deleted", lambda: not claim.state(key))
     assert key not in claim.there("engine") | claim.trash()
     assert operator.stop() == 0
     assert operator.errors() == []
@@ -310,13 +326,6 @@ def _begun(claim: Claim) -> list[str]:
         for key, data in claim.records().items()
         if (data["step"], data["state"]) == ("engine", "Building")
     ]
-
-
-def _runs(kube: Kube, key: str) -> bool:
-    found = kube.core.list_namespaced_pod(
-        kube.namespace, label_selector=f"shardwright.dev/key={key}"
-    )
-    return any(pod.status.phase == "Running" for pod in found.items)
 
 
 def _of(job: Json, key: str) -> bool:
