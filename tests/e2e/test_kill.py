@@ -20,10 +20,11 @@ from pathlib import Path
 import pytest
 from kubernetes import client
 from tests.support.census import counted
+from tests.support.claims import published_lines
 from tests.support.ending import ending, token_owners
 from tests.support.forked import ForkedOperator
 from tests.support.kube import H100, H200, Kube
-from tests.support.operator import SETTINGS
+from tests.support.operator import PATIENT, SETTINGS
 
 from shardwright_sandbox.cluster import Sandbox
 from shardwright_sandbox.namespaces import make_namespace, remove_namespace
@@ -35,9 +36,11 @@ pytestmark = pytest.mark.e2e
 
 NAME = "llama"
 LEASE = "shardwright-kill"
-BIND_SECONDS = SETTINGS["timeouts"]["bindSeconds"]
+# A group that is bound by half for so long is given up. Nothing here is in the scheduler's way.
+BIND_SECONDS = PATIENT["timeouts"]["bindSeconds"]
 CHUNK = 8  # undisturbed lives led side by side
 KILLS_A_STEP = 3
+PATIENCE = 240.0
 SEEDS = range(8)
 SOAK_SEEDS = range(100, 150)
 
@@ -122,12 +125,11 @@ class Lives:
                     kube.create(NAME, begin)
                 for step in range(4):
                     for kube, _, edits in lives:
-                        kube.wait_ready(NAME, 120)
+                        kube.wait_ready(NAME, PATIENCE)
                         if step < 3:
                             kube.edit(NAME, EDITS[edits[step]])
                 for kube, seed in zip(kubes, seeds, strict=True):
-                    settled(kube)
-                    self._ends[seed] = ending(kube, NAME)
+                    self._ends[seed] = settled(kube)
             finally:
                 operator.kill()
 
@@ -148,6 +150,7 @@ def operator_in(sandbox: Sandbox, folder: Path, kubes: list[Kube]) -> ForkedOper
         place,
         watchNamespaces=[kube.namespace for kube in kubes],
         lease=lease,
+        **PATIENT,
     )
     return operator.start()
 
@@ -179,7 +182,9 @@ class Storm:
         fresh = self._fresh()
         # Either may be the one that gets the Lease.
         self._kube.wait(
-            "another one acts", lambda: standby.acts or fresh.acts or self._bury(dead), 90
+            "another one acts",
+            lambda: standby.acts or fresh.acts or self._bury(dead),
+            PATIENCE,
         )
         self._acting, self._standby = (standby, fresh) if standby.acts else (fresh, standby)
 
@@ -205,18 +210,29 @@ class Storm:
                 operator.kill()
 
 
-def settled(kube: Kube) -> None:
-    """Until no pod is on its way out, no Job at work, and status has said so."""
-    kube.wait(
-        "nothing is on its way any more",
-        lambda: (
+def settled(kube: Kube) -> Json:
+    """What it has come to: no pod is on its way out, no Job at work, and status has said so.
+
+    An ending is read piece by piece, while the world may move: it counts when it was the same
+    before and after all was found at rest.
+    """
+
+    def rests() -> bool:
+        return (
             all("deletionTimestamp" not in pod["metadata"] for pod in kube.pods(live=False))
             and all(job["status"].get("completionTime") for job in kube.jobs())
             and kube.condition(NAME, "Ready").get("status") == "True"
             and all(owners == [True] for owners in token_owners(kube))
-        ),
-        60,
-    )
+        )
+
+    def rested() -> Json | None:
+        if not rests():
+            return None
+        found = ending(kube, NAME)
+        return found if not kube.wait_quietly(1, lambda: ending(kube, NAME) != found) else None
+
+    found: Json = kube.wait("nothing is on its way any more", rested, PATIENCE)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -247,20 +263,19 @@ def check(seed: int, sandbox: Sandbox, lives: Lives, folder: Path, say: Say) -> 
         try:
             kube.create(NAME, begin)
             for edit in [*edits, None]:
-                for _ in range(KILLS_A_STEP):
-                    if kube.condition(NAME, "Ready").get("status") == "True":
+                for number in range(KILLS_A_STEP):
+                    # Once in any case: a test that is slow must not look on.
+                    if number and kube.condition(NAME, "Ready").get("status") == "True":
                         break
                     storm.strike()
-                kube.wait_ready(NAME, 120)
+                kube.wait_ready(NAME, PATIENCE)
                 if edit is not None:
                     kube.edit(NAME, EDITS[edit])
-            settled(kube)
-            found = ending(kube, NAME)
+            found = settled(kube)
             assert storm.errors() == []
         finally:
             storm.end()
         say(f"seed {seed}: {storm.kills} kills, half bound for {census.settle():.2f} s at most")
-        assert storm.kills >= 4, "the operator was hardly disturbed"
         for part, value in wanted.items():
             assert found[part] == value, f"{part} differs from the undisturbed run"
         assert census.twice == []
@@ -271,8 +286,8 @@ def check(seed: int, sandbox: Sandbox, lives: Lives, folder: Path, say: Say) -> 
 def published_twice(sandbox: Sandbox, kube: Kube) -> list[tuple[str, str]]:
     """Keys that more than one pod published."""
     assert sandbox.layout is not None
-    lines = sandbox.layout.publishes.read_text(encoding="utf-8").splitlines()
-    ours = [line for line in map(json.loads, lines) if line["namespace"] == kube.namespace]
+    lines = published_lines(sandbox.layout.publishes)
+    ours = [line for line in lines if line["namespace"] == kube.namespace]
     assert ours, "nothing was published at all"
     counts = Counter((line["step"], line["key"]) for line in ours)
     return [key for key, count in counts.items() if count > 1]
