@@ -7,7 +7,7 @@ witness, and its claims are checked on pods, records and Jobs, not only on statu
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kubernetes import client
@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwright.api import names
+from shardwright_sandbox.demo_states import State, States, state_of
 from shardwright_sandbox.rest import MERGE_PATCH, Json, rest_of
 
 NAMESPACE = "llm"
@@ -48,9 +49,16 @@ class Sample:
     """The deployment and its pods at one moment."""
 
     at: float
+    version: int
     generation: int
     status: Json
     pods: tuple[Json, ...]
+
+    def as_it_was(self, state: State) -> "Sample":
+        """An earlier state of the deployment, beside the pods of now."""
+        return replace(
+            self, version=state.version, generation=state.generation, status=state.status
+        )
 
     @property
     def current(self) -> bool:
@@ -143,12 +151,18 @@ class Subject:
         found = self._rest.get(self._path)
         query = f"{names.LABEL_DEPLOYMENT}={self.name},{names.LABEL_REPLICA}"
         pods = self._rest.get(f"/api/v1/namespaces/{NAMESPACE}/pods", labelSelector=query)
+        state = state_of(found)
         return Sample(
             at=time.monotonic(),
-            generation=found["metadata"]["generation"],
-            status=found.get("status", {}),
+            version=state.version,
+            generation=state.generation,
+            status=state.status,
             pods=tuple(pods["items"]),
         )
+
+    def states(self) -> States:
+        """Every state of it that is stored from when they are started."""
+        return States(self._rest, self._collection)
 
     def metadata(self) -> Json:
         """Its metadata: whatever the operator might have left there."""
@@ -224,27 +238,37 @@ class Follower:
         jobs, proofs = self._subject.jobs(), self._subject.proofs()
         before = self._subject.sample() if old else None
         serving = {label(pod, names.LABEL_REVISION) for pod in before.endpoints()} if before else ()
-        began = time.monotonic()
-        act()
+        states = self._subject.states()
+        states.start()
         switched = not old
-        while True:
-            sample = self._subject.sample()
-            if old:
-                ready = len(sample.endpoints())
-                lowest = chapter.least_ready
-                chapter.least_ready = ready if lowest is None else min(lowest, ready)
-                if not switched:
-                    switched = self._switch(sample, old, serving, proofs)
-            self._tell(chapter, sample)
-            chapter.looks += 1
-            if placed is not None and "place" in chapter.phases:
-                placed()
-                placed = None
-            if done(sample):
-                break
-            if sample.at - began > limit:
-                raise DemoError(f"{chapter.what}: not done within {limit:.0f} s\n{state(sample)}")
-            time.sleep(POLL_SECONDS)
+        began = time.monotonic()
+        try:
+            act()
+            while True:
+                sample = self._subject.sample()
+                if old:
+                    ready = len(sample.endpoints())
+                    lowest = chapter.least_ready
+                    chapter.least_ready = ready if lowest is None else min(lowest, ready)
+                    if not switched:
+                        switched = self._switch(sample, old, serving, proofs)
+                # A turn that was over before this look has happened all the same.
+                for state in states.until(sample.version):
+                    if state.generation == sample.generation:
+                        self._tell(chapter, sample.as_it_was(state))
+                chapter.looks += 1
+                if placed is not None and "place" in chapter.phases:
+                    placed()
+                    placed = None
+                if done(sample):
+                    break
+                if sample.at - began > limit:
+                    raise DemoError(
+                        f"{chapter.what}: not done within {limit:.0f} s\n{told(sample)}"
+                    )
+                time.sleep(POLL_SECONDS)
+        finally:
+            states.stop()
         chapter.seconds = time.monotonic() - began
         chapter.key = sample.serving_key
         chapter.built = self._subject.jobs() - jobs
@@ -260,7 +284,7 @@ class Follower:
         if self._subject.proofs() <= proofs:
             raise DemoError(
                 f"{sample.serving_key} serves without a proof on record, {old} should have\n"
-                f"{state(sample)}"
+                f"{told(sample)}"
             )
         return True
 
@@ -332,7 +356,7 @@ class Follower:
             self._screen.line(word, text)
 
 
-def state(sample: Sample) -> str:
+def told(sample: Sample) -> str:
     """The moment in a few lines, for a failure."""
     lines = [
         f"  {c['type']}={c['status']} {c['reason']}: {c['message']}"
