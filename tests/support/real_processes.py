@@ -27,6 +27,8 @@ _NAMES = {
     "prted": "daemon",
     AGENT_PROGRAM: "agent",
     RANK_PROGRAM: "parent",
+    # The runner asks it now and then.
+    "nvidia-smi": "question",
 }
 # include/net/tcp_states.h
 _LISTENING = 10
@@ -39,8 +41,8 @@ class PodProcess:
     """One process of a serving pod, by the machine's own number.
 
     `part` is `runner`, `mpirun`, `daemon` (Open MPI's on the other stages), `agent` (what mpirun
-    calls in the place of ssh), `parent` (the runner's, of each rank), `rank` or `server`; `rank` is
-    −1 for what is none and belongs to none.
+    calls in the place of ssh), `parent` (the runner's, of each rank), `rank`, `server` or
+    `question` (soon over); `rank` is −1 for what is none and belongs to none.
     """
 
     pid: int
@@ -56,6 +58,14 @@ class PodProcess:
 def processes(uids: Collection[str]) -> list[PodProcess]:
     """Everything that runs in these pods now."""
     return [found for found in _all() if found.uid in uids]
+
+
+def lasting(uids: Collection[str]) -> set[int]:
+    """The machine's numbers of what runs in these pods and is no question of the moment."""
+    # Twice: what a runner starts looks like itself at first.
+    looks = [processes(uids) for _ in range(2)]
+    first, second = ({one.pid for one in look if one.part != "question"} for look in looks)
+    return first & second
 
 
 def inhabitants(containers: Collection[str]) -> list[int]:

@@ -13,10 +13,11 @@ from tests.support.client_loop import problem
 from tests.support.kube import Json, ready
 from tests.support.real_processes import PodProcess, inhabitants, processes, segments, shared
 from tests.support.standin_model import ANSWER_TOKENS
+from tests.support.watcher import Mark, Watcher
 
 from shardwright.api import names
 
-RECOVERY_SECONDS = 180.0
+RECOVERY_SECONDS = 300.0
 # The name under which tests report their timings: with their results, from whatever process.
 RECOVERY = "recovery"
 _LOOK_SECONDS = 0.25
@@ -79,10 +80,13 @@ def _members(replica: int, pods: list[Json]) -> Members:
         )
         for pod in ordered
     )
-    running = processes({pod.uid for pod in found})
+    uids = {pod.uid for pod in found}
+    running = processes(uids)
     assert segments(running), "ranks of one pod share no memory: there is nothing to look at"
     inside = inhabitants([pod.container for pod in found])
-    assert {one.pid for one in running} <= set(inside), "a process is outside its container"
+    # What has ended since says nothing.
+    stayed = {one.pid for one in running} & {one.pid for one in processes(uids)}
+    assert stayed <= set(inside), "a process is outside its container"
     return Members(replica, number, found)
 
 
@@ -139,9 +143,14 @@ class Watch:
 
     site: Site
     name: str
+    watcher: Watcher
     broken: Sequence[Recovery]
-    began: float = field(default_factory=time.monotonic)
+    began: Mark = field(init=False)
     twice: set[Any] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """From now on."""
+        self.began = self.watcher.mark()
 
     def until(
         self, what: str, done: Callable[[Recovery], bool], seconds: float = RECOVERY_SECONDS
@@ -159,21 +168,38 @@ class Watch:
             time.sleep(_LOOK_SECONDS)
 
     def _look(self) -> None:
-        passed = time.monotonic() - self.began
+        passed = time.monotonic() - self.began.at
         pods = self.site.kube.pods(self.name, live=False)
-        groups = self.site.kube.get(self.name).get("status", {}).get("groups", [])
         slots = {pod["metadata"]["uid"]: _slot(pod) for pod in pods}
         self.twice |= shared(processes(slots), slots)
         for one in self.broken:
-            told: Json = next((item for item in groups if item["index"] == one.old.replica), {})
-            # What is told of an older incarnation's end may stand there until the next one.
-            later = told.get("incarnation", 0) > one.old.incarnation
-            if one.noticed is None and later and told.get("cause"):
+            if one.noticed is None and (told := self._told(one)):
                 one.cause, one.reason, one.noticed = told["cause"], told["reason"], passed
             if one.gone is None and not one.old.left():
                 one.gone = passed
             if one.served is None:
                 self._look_at_new(one, pods)
+
+    def _told(self, one: Recovery) -> Json | None:
+        """What status has said of the break: it is forgotten soon after the replica serves again.
+
+        What it tells of an older incarnation's end may stand there until the next one.
+        """
+        groups = (
+            group
+            for found in self.watcher.objects_since(self.began, self.name)
+            for group in found.get("status", {}).get("groups", [])
+        )
+        return next(
+            (
+                group
+                for group in groups
+                if group["index"] == one.old.replica
+                and group["incarnation"] > one.old.incarnation
+                and group["cause"]
+            ),
+            None,
+        )
 
     def _look_at_new(self, one: Recovery, pods: Sequence[Json]) -> None:
         fresh = [
@@ -187,10 +213,10 @@ class Watch:
         if len(fresh) < len(one.old.pods):
             return
         if one.whole is None:
-            one.whole = time.monotonic() - self.began
+            one.whole = time.monotonic() - self.began.at
         leader = min(fresh, key=lambda pod: _label(pod, names.LABEL_STAGE))
         if not asked(self.site, leader):
-            one.served = time.monotonic() - self.began
+            one.served = time.monotonic() - self.began.at
 
 
 def asked(site: Site, leader: Json, prompts: int = _PROMPTS) -> list[str]:
