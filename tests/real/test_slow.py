@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.real.site import AT_ONCE, Site
+from tests.real.site import AT_ONCE, READY_SECONDS, Site
 from tests.support import real_registry
 from tests.support.history import History, Life, watched
 from tests.support.kube import Json
@@ -40,10 +40,11 @@ def timeouts(slow: int) -> Mapping[str, float]:
     """Deadlines that what is slow meets, and a budget that is soon spent."""
     return {
         "bindSeconds": 30,
-        "startSeconds": 60 + slow,
-        "readySeconds": 60 + slow,
-        "restartBackoffSeconds": 1,
-        "restartBackoffMaxSeconds": 4,
+        "startSeconds": 180 + slow,
+        "readySeconds": 180 + slow,
+        # With a quarter at most on top of each, whose double is told from it on any machine.
+        "restartBackoffSeconds": 4,
+        "restartBackoffMaxSeconds": 8,
         "restartBudget": 2,
     }
 
@@ -112,14 +113,14 @@ def never_restarted(troubled: Slow, name: str) -> None:
 
 
 def test_a_slow_rank_is_waited_for(troubled: Slow) -> None:
-    troubled.site.ready(RANK, 120 + troubled.seconds)
+    troubled.site.ready(RANK, READY_SECONDS + troubled.seconds)
     assert [path.name for path in troubled.struck.glob("slow.*")] == ["slow.0"]
     assert time.monotonic() - troubled.began > troubled.seconds
     never_restarted(troubled, RANK)
 
 
 def test_a_slow_image_is_waited_for(troubled: Slow) -> None:
-    troubled.site.ready(IMAGE, 120 + troubled.seconds)
+    troubled.site.ready(IMAGE, READY_SECONDS + troubled.seconds)
     late = [start_seconds(pod) for pod in troubled.site.kube.pods(IMAGE)]
     assert max(late) >= troubled.seconds - 1, "no pod was late"
     never_restarted(troubled, IMAGE)
@@ -138,7 +139,7 @@ def test_a_rank_that_always_dies_stops_it_with_its_own_last_words(troubled: Slow
     lives = list(troubled.history.of(DIES, 0))
     born = {number: min(_of(lives, number, "created")) for number in (2, 3)}
     # The wait counts from the first pod that is seen to end, which may be told here a moment later:
-    # one second, then two.
+    # four seconds, then eight.
     waits = [born[number + 1] - min(_of(lives, number, "gone")) for number in (1, 2)]
     assert waits[0] > 0, "it does not wait"
     assert waits[1] - waits[0] > 0.5, "it does not back off"
