@@ -21,6 +21,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import urllib3
+from shardwright_standin.ports import reserved
 
 BUCKET = "models"
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +45,7 @@ class S3Server:
     """moto with one bucket; listings come in pages of three."""
 
     def __init__(self) -> None:
-        self.port = _free_port()
+        self.port = reserved()
         self.url = f"http://127.0.0.1:{self.port}"
         self._http = urllib3.PoolManager(retries=False)
         self._process = subprocess.Popen(
@@ -72,7 +73,7 @@ class S3Server:
         """End it."""
         self._http.clear()
         self._process.terminate()
-        self._process.wait(10)
+        self._process.wait(60)
 
     def put(self, key: str, data: bytes, headers: Mapping[str, str] | None = None) -> None:
         """An object uploaded at once."""
@@ -225,9 +226,3 @@ def _head(connection: socket.socket) -> bytes:
             return b""
         found += piece
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -25,6 +26,8 @@ class Fault:
         cut: The connection breaks after so many bytes of the body; -1 never.
         flip: Byte whose bits are turned over; -1 for none.
         pause: Seconds between two pieces of 64 KiB.
+        pause_from: Bytes of the body that come without pauses.
+        until: The answer waits until this is so.
     """
 
     status: int = 0
@@ -32,6 +35,8 @@ class Fault:
     cut: int = -1
     flip: int = -1
     pause: float = 0.0
+    pause_from: int = 0
+    until: Callable[[], bool] = lambda: True
 
 
 class Faults:
@@ -43,6 +48,7 @@ class Faults:
         self.sent: dict[str, int] = defaultdict(int)
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.ranges = True
+        self.active = 0
 
     def once(self, path: str, *faults: Fault) -> None:
         """Put faults before the next answers for a path that ends so."""
@@ -74,11 +80,30 @@ class Faults:
             if method == "GET" and path.endswith(suffix)
         ]
 
+    def quiet(self) -> None:
+        """Return when no file is being answered: not to somebody who is gone either."""
+        deadline = time.monotonic() + 60
+        while self.active:
+            assert time.monotonic() < deadline, f"{self.active} answers do not end"
+            time.sleep(0.02)
+
 
 async def answer(
     request: web.Request, faults: Faults, fault: Fault, data: bytes, headers: Mapping[str, str]
 ) -> web.StreamResponse:
     """A file's bytes, whole or from the asked range on, with its fault."""
+    faults.active += 1
+    try:
+        while not fault.until():  # noqa: ASYNC110 - what is waited for sets no event
+            await asyncio.sleep(0.01)
+        return await _answer(request, faults, fault, data, headers)
+    finally:
+        faults.active -= 1
+
+
+async def _answer(
+    request: web.Request, faults: Faults, fault: Fault, data: bytes, headers: Mapping[str, str]
+) -> web.StreamResponse:
     if fault.status:
         return web.Response(status=fault.status, headers=dict(fault.headers))
     start, status = 0, 200
@@ -100,9 +125,10 @@ async def answer(
     end = len(body) if fault.cut < 0 else min(fault.cut, len(body))
     for at in range(0, end, _PIECE):
         piece = bytes(body[at : min(at + _PIECE, end)])
-        await response.write(piece)
+        # Before it goes: whoever has it may look at the number.
         faults.sent[request.path] += len(piece)
-        if fault.pause:
+        await response.write(piece)
+        if fault.pause and at >= fault.pause_from:
             await asyncio.sleep(fault.pause)
     if end < len(body):
         # Let the bytes out before the connection breaks.
@@ -120,15 +146,15 @@ class Background:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.port = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+        self.port = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(60)
         self.host = f"127.0.0.1:{self.port}"
         self.url = f"http://{self.host}"
 
     def close(self) -> None:
         """End it."""
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     async def _start(self) -> int:

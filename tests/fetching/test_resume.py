@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,10 @@ from shardwright.runner.steps.stop import Stop
 
 URI = f"hf://{REPOSITORY}@main"
 FIRST, SECOND = SHARDS
+# What a test waits for before it acts, the bytes after which a file comes so slowly that it is not
+# whole before that, and how slowly: two files of 4 MiB take most of a minute.
+MUCH = 2**20
+SLOW = Fault(pause=1.0, pause_from=MUCH)
 
 
 def env(hub: HubServer) -> dict[str, str]:
@@ -65,9 +70,10 @@ def test_connections_that_bring_next_to_nothing_are_bounded_and_what_came_is_kep
 def test_finished_files_are_shared_between_attempts(hub: HubServer, volume: Volume) -> None:
     files = model()
     hub.push(files)
-    hub.store.always(hub.path(files[SECOND]), Fault(status=503))
-    assert volume.fetch(URI, env(hub)).reason == "SourceUnavailable"
     final = volume.final(URI)
+    # A failure ends the work on all others, so it comes when the other file is whole.
+    hub.store.always(hub.path(files[SECOND]), Fault(status=503, until=(final / FIRST).exists))
+    assert volume.fetch(URI, env(hub)).reason == "SourceUnavailable"
     assert (final / FIRST).read_bytes() == files[FIRST]
     assert not (final / MANIFEST).exists()
     assert (final / PLAN).exists()
@@ -162,10 +168,10 @@ def test_the_beginning_of_another_pods_file_is_verified_like_any_other(
     """A node that lost power may leave zeros where bytes were."""
     files = model()
     hub.push(files)
-    hub.store.always(hub.path(files[FIRST]), Fault(cut=2**21))
-    # The first connection gains, the following ones stand still.
+    # The first connection gains, the following ones stand still, once the other file is whole.
+    other = volume.final(URI) / SECOND
     hub.store.once(hub.path(files[FIRST]), Fault(cut=2**21))
-    hub.store.always(hub.path(files[FIRST]), Fault(cut=0))
+    hub.store.always(hub.path(files[FIRST]), Fault(cut=0, until=other.exists))
     assert volume.fetch(URI, env(hub)).reason == "SourceUnavailable"
     [partial] = (volume.store / "shardwright/model").glob(".tmp-*/*.part")
     assert partial.stat().st_size == 2**21
@@ -179,41 +185,44 @@ def test_the_beginning_of_another_pods_file_is_verified_like_any_other(
     assert volume.said("a file is wrong and is fetched again")
 
 
-def once_sent(
-    hub: HubServer, data: bytes, size: int, act: Callable[[], None], volume: Volume
-) -> threading.Thread:
-    """Act when the hub's store has sent so many bytes and something of each file is kept.
+def until_kept(volume: Volume) -> None:
+    """Wait until much of both weights' files is kept; what was sent may still be on its way."""
+    deadline = time.monotonic() + 60
+    while _kept(volume) != [True, True]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
-    Begun already. What was sent alone may still be on its way.
-    """
 
-    def kept() -> bool:
-        parts = list((volume.store / "shardwright/model").glob(".tmp-*/*.part"))
-        try:
-            return bool(parts) and all(part.stat().st_size for part in parts)
-        except FileNotFoundError:  # whole by now
-            return False
+def _kept(volume: Volume) -> list[bool]:
+    found = []
+    for part in (volume.store / "shardwright/model").glob(".tmp-*/*.part"):
+        with contextlib.suppress(FileNotFoundError):  # a small file, whole by now
+            found.append(part.stat().st_size >= MUCH)
+    return found
+
+
+@contextlib.contextmanager
+def once_kept(volume: Volume, act: Callable[[], None]) -> Iterator[None]:
+    """Act meanwhile, when much of both weights' files is kept."""
 
     def watch() -> None:
-        deadline = time.monotonic() + 60
-        while (hub.sent(data) < size or not kept()) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until_kept(volume)
         act()
 
-    thread = threading.Thread(target=watch)
-    thread.start()
-    return thread
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(watch)
+        yield
+        watching.result()
 
 
 def test_sigterm_ends_an_attempt_soon_and_keeps_what_came(hub: HubServer, volume: Volume) -> None:
-    files = model(8 * 2**20)
+    files = model(4 * 2**20)
     hub.push(files)
-    hub.store.always(hub.path(files[FIRST]), Fault(pause=0.02))
-    hub.store.always(hub.path(files[SECOND]), Fault(pause=0.02))
+    hub.store.always(hub.path(files[FIRST]), SLOW)
+    hub.store.always(hub.path(files[SECOND]), SLOW)
     stop = Stop()
-    watcher = once_sent(hub, files[FIRST], 2**20, stop.set, volume)
-    report = volume.fetch(URI, env(hub), stop=stop)
-    watcher.join()
+    with once_kept(volume, stop.set):
+        report = volume.fetch(URI, env(hub), stop=stop)
     assert (report.outcome, report.reason) == ("Environment", "Killed")
     assert "SIGTERM" in report.message
     before = hub.sent(files[FIRST])
@@ -272,8 +281,8 @@ def test_a_disk_that_fills_up_under_way_is_named_and_gone_on_with(
     volume.root = small_disk
     filler = small_disk / "store" / "another"
     # There is room at first; somebody else takes it while the weights come.
-    hub.store.always(hub.path(files[FIRST]), Fault(pause=0.05))
-    hub.store.always(hub.path(files[SECOND]), Fault(pause=0.05))
+    hub.store.always(hub.path(files[FIRST]), SLOW)
+    hub.store.always(hub.path(files[SECOND]), SLOW)
 
     def fill() -> None:
         try:
@@ -283,11 +292,9 @@ def test_a_disk_that_fills_up_under_way_is_named_and_gone_on_with(
         except OSError:
             pass
 
-    watcher = once_sent(hub, files[FIRST], 2**20, fill, volume)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, once_kept(volume, fill):
         patch.setattr("shardwright.fetching.work._SPARE_BYTES", 0)
         report = volume.fetch(URI, env(hub))
-    watcher.join()
     assert (report.outcome, report.reason) == ("Environment", "DiskFull"), report.message
     assert " more bytes" in report.message
     assert "are free" in report.message
@@ -320,25 +327,25 @@ def started(volume: Volume, hub: HubServer, pod: str) -> subprocess.Popen[bytes]
 
 
 def test_a_killed_pods_work_is_gone_on_with_by_the_next(hub: HubServer, volume: Volume) -> None:
-    files = model(8 * 2**20)
+    files = model(4 * 2**20)
     hub.push(files)
     for name in SHARDS:
-        hub.store.always(hub.path(files[name]), Fault(pause=0.02))
+        hub.store.always(hub.path(files[name]), SLOW)
     process = started(volume, hub, "pod-killed")
-    deadline = time.monotonic() + 30
-    while hub.sent(files[FIRST]) < 2 * 2**20 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    try:
+        until_kept(volume)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert not volume.places.termination_log.exists()
     assert not (volume.final(URI) / MANIFEST).exists()
-    time.sleep(0.5)
     for name in SHARDS:
         hub.store.always(hub.path(files[name]), None)
+    hub.store.quiet()
     before = hub.sent(files[FIRST])
     process = started(volume, hub, "pod-next")
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output.decode()
     report = decode(Report, volume.places.termination_log.read_text())
     assert report.outcome == "Done"
@@ -346,7 +353,7 @@ def test_a_killed_pods_work_is_gone_on_with_by_the_next(hub: HubServer, volume: 
     assert volume.leftovers() == []
     [_, resumed] = hub.ranges(files[FIRST])
     offset = int(resumed.removeprefix("bytes=").removesuffix("-"))
-    assert offset >= 2**20
+    assert offset >= MUCH
     assert hub.sent(files[FIRST]) - before == len(files[FIRST]) - offset
     lines = [json.loads(line) for line in output.splitlines()]
     told = [line for line in lines if line["message"] == "fetching"]
