@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,6 +19,7 @@ from shardwright.runner.contract import ContractError, ServeRequest, Usage, deco
 from shardwright.runner.gpus import GPUError
 from shardwright.runner.measures import FAMILIES, ITERATIONS, OWN_FAMILIES, Page, Source
 from shardwright.runner.serve.measure.gpu_use import GPUUse, read_use
+from shardwright.runner.serve.measure.harvest import Value
 from shardwright.runner.serve.measure.page import page
 from shardwright.runner.serve.measure.watch import GPULook, Look, Watch, next_look
 from shardwright.runner.serve.places import Pace
@@ -26,7 +28,7 @@ from shardwright.runtimes.metrics import PAGES
 
 DATA = Path(__file__).parents[1] / "data/metrics"
 LEADER = replace(REQUEST, stage=0, revision="abc", served_name="llama", metrics=PAGES["VLLM"]())
-NOTHING = Usage("", 0.0)
+T = TypeVar("T")
 VIEW = View("m", 0, 1, 0, 2, 2, SERVING, engine=True)
 PACE = Pace(sample=0.05, gpus=0.05)
 USE = (GPUUse(0, 0.5, 3 * 2**30, 80 * 2**30), GPUUse(1, None, None, None))
@@ -61,6 +63,11 @@ class Server:
     asked: list[str] = field(default_factory=list)
     port: int = 0
 
+    def wait(self, count: int) -> None:
+        """Wait until `/metrics` is asked for so many times more: all but the last are looked at."""
+        before = self.asked.count("/metrics")
+        eventually(lambda: self.asked.count("/metrics") >= before + count)
+
 
 @contextmanager
 def serving(pages: dict[str, tuple[int, str]]) -> Iterator[Server]:
@@ -90,11 +97,18 @@ def serving(pages: dict[str, tuple[int, str]]) -> Iterator[Server]:
         server.server_close()
 
 
-def eventually(what: Callable[[], object], seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
+def eventually(what: Callable[[], T | None]) -> T:
+    """What it is, as soon as it is anything."""
+    end = time.monotonic() + 60
+    while not (found := what()):
         assert time.monotonic() < end, "it never was so"
         time.sleep(0.01)
+    return found
+
+
+def values(watch: Watch) -> Callable[[], dict[str, Value]]:
+    """What the engine shows now."""
+    return lambda: watch.look(time.monotonic()).values
 
 
 @contextmanager
@@ -106,9 +120,25 @@ def watching(request: ServeRequest, view: Callable[[], View] = lambda: VIEW) -> 
         watch.close()
 
 
+def fresh(watch: Watch) -> Look | None:
+    """The last look, if it saw something and is one of now."""
+    look = watch.look(time.monotonic())
+    return look if look.values else None
+
+
 def shown(watch: Watch) -> str:
     now = time.monotonic()
     return page(watch.request, watch.look(now), watch.gpu_look(now), watch.errors(), 3)
+
+
+def shown_with(watch: Watch, *names: str) -> str:
+    """The page as soon as it has these series, and they a value."""
+
+    def there() -> str:
+        text = shown(watch)
+        return text if all(value(text, name) is not None for name in names) else ""
+
+    return eventually(there)
 
 
 VLLM = (DATA / "vllm-0.33.0.txt").read_text(encoding="utf-8")
@@ -119,8 +149,9 @@ def test_an_engine_s_metrics_are_shown_under_our_names_with_whose_they_are() -> 
     with serving({"/metrics": (200, VLLM)}) as server:
         asked = replace(LEADER, http_port=server.port)
         with watching(asked) as watch:
-            eventually(lambda: watch.look(time.monotonic()).values)
-            text = shown(watch)
+            text = shown_with(
+                watch, "shardwright_requests_waiting", "shardwright_gpu_memory_used_bytes"
+            )
     who = {"deployment": "m", "replica": "0", "model": "llama", "revision": "abc"}
     assert value(text, "shardwright_requests_waiting", **who) == 4
     assert value(text, "shardwright_engine_up", page="/metrics", **who) == 1
@@ -153,37 +184,47 @@ def test_a_page_that_fails_takes_its_series_away_and_is_counted(status: int, tex
         serving({"/metrics": (200, VLLM)}) as server,
         watching(replace(LEADER, http_port=server.port)) as watch,
     ):
-        eventually(lambda: watch.look(time.monotonic()).values)
+        eventually(values(watch))
         server.pages["/metrics"] = (status, text)
         eventually(lambda: watch.errors()["/metrics"] > 0)
-        eventually(lambda: not watch.look(time.monotonic()).values)
+        eventually(lambda: not values(watch)())
         gone = shown(watch)
         assert value(gone, "shardwright_requests_waiting") is None
         assert value(gone, "shardwright_engine_up", page="/metrics") == 0
         assert value(gone, "shardwright_scrape_errors_total", page="/metrics") != 0
         server.pages["/metrics"] = (200, VLLM)
-        eventually(lambda: watch.look(time.monotonic()).values)
-        assert value(shown(watch), "shardwright_engine_up", page="/metrics") == 1
+        text = shown_with(watch, "shardwright_requests_waiting")
+        assert value(text, "shardwright_engine_up", page="/metrics") == 1
 
 
 def test_nobody_is_asked_and_nothing_told_before_it_serves_or_while_it_drains() -> None:
-    views = [replace(VIEW, phase=STARTING)]
+    views, asked_by = [replace(VIEW, phase=STARTING)], list[str]()
+
+    def view() -> View:
+        asked_by.append(threading.current_thread().name)
+        return views[-1]
+
+    def looks(count: int) -> None:
+        """The thread that asks the engine comes to its question so many times more."""
+        before = asked_by.count("_watch_engine")
+        eventually(lambda: asked_by.count("_watch_engine") >= before + count)
+
     with (
         serving({"/metrics": (200, VLLM)}) as server,
-        watching(replace(LEADER, http_port=server.port), lambda: views[-1]) as watch,
+        watching(replace(LEADER, http_port=server.port), view) as watch,
     ):
-        time.sleep(0.3)
+        looks(3)
         assert server.asked == []
         assert watch.errors() == {"/metrics": 0}
         assert value(shown(watch), "shardwright_engine_up", page="/metrics") == 0
         views.append(VIEW)
-        eventually(lambda: watch.look(time.monotonic()).values)
+        eventually(values(watch))
         views.append(replace(VIEW, phase=DRAINING))
         assert watch.look(time.monotonic()).values == {}
         assert value(shown(watch), "shardwright_requests_running") is None
-        time.sleep(1)  # what was under way
+        looks(2)  # what was under way
         seen = len(server.asked)
-        time.sleep(0.3)
+        looks(3)
         assert len(server.asked) == seen
 
 
@@ -192,7 +233,7 @@ def test_values_that_are_old_are_not_shown() -> None:
         serving({"/metrics": (200, VLLM)}) as server,
         watching(replace(LEADER, http_port=server.port)) as watch,
     ):
-        eventually(lambda: watch.look(time.monotonic()).values)
+        eventually(values(watch))
         later = time.monotonic() + 60
         assert watch.look(later).values == {}
         assert watch.look(later).up == {"/metrics": False}
@@ -204,14 +245,14 @@ def test_a_drained_list_of_iterations_counts_on_and_its_mark_moves() -> None:
     with serving({"/metrics": (200, ITERATION)}) as server:
         asked = replace(LEADER, http_port=server.port, metrics=pages)
         with watching(asked) as watch:
-            eventually(lambda: watch.look(time.monotonic()).values)
+            eventually(values(watch))
             first = watch.mark()
             eventually(lambda: watch.mark() != first)
             server.pages["/metrics"] = (200, "[]")
-            time.sleep(1)  # what was under way
-            kept = watch.look(time.monotonic()).values["shardwright_generation_tokens_total"]
-            time.sleep(0.2)
-            look = watch.look(time.monotonic())
+            server.wait(3)  # what was under way
+            kept = eventually(values(watch))["shardwright_generation_tokens_total"]
+            server.wait(3)
+            look = eventually(lambda: fresh(watch))
             assert look.values["shardwright_generation_tokens_total"] == kept
             # The other page is not there in this version, which is no failure.
             assert look.up == {"/metrics": True}
@@ -225,8 +266,7 @@ def test_one_page_that_fails_leaves_the_other_s_series() -> None:
         serving({"/prometheus/metrics": (200, prometheus), "/metrics": (500, "")}) as server,
         watching(replace(LEADER, http_port=server.port, metrics=pages)) as watch,
     ):
-        eventually(lambda: watch.look(time.monotonic()).values)
-        look = watch.look(time.monotonic())
+        look = eventually(lambda: fresh(watch))
     assert look.values["shardwright_requests_waiting"] == 2
     assert look.up == {"/prometheus/metrics": True, "/metrics": False}
 
@@ -252,6 +292,12 @@ def test_the_next_look_is_bounded_both_ways() -> None:
     assert next_look(0.05, 1000, 5.0) == 0.05
 
 
+def used(watch: Watch) -> Usage | None:
+    """How the engine was used, once it was for any time."""
+    found = watch.usage(time.monotonic())
+    return found if found is not None and found.busy_seconds else None
+
+
 def test_what_was_seen_is_summed_up_for_the_status_page() -> None:
     lora = (
         'vllm:lora_requests_info{max_lora="4",running_lora_adapters="legal",'
@@ -260,9 +306,7 @@ def test_what_was_seen_is_summed_up_for_the_status_page() -> None:
     with serving({"/metrics": (200, VLLM + lora)}) as server:
         asked = replace(LEADER, http_port=server.port)
         with watching(asked) as watch:
-            eventually(lambda: (watch.usage(time.monotonic()) or NOTHING).busy_seconds)
-            found = watch.usage(time.monotonic())
-    assert found is not None
+            found = eventually(lambda: used(watch))
     assert (found.revision, found.kv_cache, found.kv_high) == ("abc", 0.875, 1.0)
     assert (found.running, found.alone) == (19.0, {"legal": 1.0})
     with watching(replace(LEADER, stage=1)) as worker:
@@ -273,8 +317,7 @@ def test_what_was_seen_is_summed_up_for_the_status_page() -> None:
 
 def test_a_worker_tells_of_its_gpus_alone() -> None:
     with watching(replace(LEADER, stage=1, metrics=())) as watch:
-        eventually(lambda: watch.gpu_look(time.monotonic()).gpus)
-        text = shown(watch)
+        text = shown_with(watch, "shardwright_gpu_memory_used_bytes")
     assert set(series(text)) == {
         "shardwright_gpu_utilization",
         "shardwright_gpu_memory_used_bytes",

@@ -37,7 +37,7 @@ LEADER = Identity("group", 4, 0, 3)
 WORKER = Identity("group", 4, 1, 3)
 
 
-def soon(seconds: float = 5) -> float:
+def soon(seconds: float = 60) -> float:
     return time.monotonic() + seconds
 
 
@@ -60,7 +60,7 @@ class Host(threading.Thread):
             self.far.close()
 
     def done(self) -> None:
-        self.join(20)
+        self.join(60)
         assert not self.is_alive()
 
 
@@ -94,8 +94,8 @@ def test_two_runners_of_one_incarnation_understand_each_other() -> None:
         for number in range(3):
             near.send({"number": number})
             far.send({"back": number})
-        assert [far.receive(5) for _ in range(3)] == [{"number": n} for n in range(3)]
-        assert [near.receive(5) for _ in range(3)] == [{"back": n} for n in range(3)]
+        assert [far.receive(60) for _ in range(3)] == [{"number": n} for n in range(3)]
+        assert [near.receive(60) for _ in range(3)] == [{"back": n} for n in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_recorded_conversation_is_worth_nothing() -> None:
         session.send({"drain": True})
         far.done()
         assert far.session is not None
-        assert far.session.receive(5) == {"drain": True}
+        assert far.session.receive(60) == {"drain": True}
         session.close()
         tapped.close()
     with host() as far:
@@ -194,10 +194,10 @@ def test_a_message_that_is_sent_twice_is_refused() -> None:
             near.send({"cause": "first"})
         finally:
             handshake.write_frame = original
-        assert far.receive(5) == {"cause": "first"}
+        assert far.receive(60) == {"cause": "first"}
         write_frame(near._out, frames[0], FRAME_LIMIT_BYTES, soon())
         with pytest.raises(RefusedError, match="message 1 of stage 1 is not authentic"):
-            far.receive(5)
+            far.receive(60)
 
 
 def test_a_message_of_the_other_direction_is_refused() -> None:
@@ -206,7 +206,7 @@ def test_a_message_of_the_other_direction_is_refused() -> None:
         proof = near._receive_key.proof("message", (0).to_bytes(8, "big"), payload)
         write_frame(near._out, proof + payload, FRAME_LIMIT_BYTES, soon())
         with pytest.raises(RefusedError):
-            far.receive(5)
+            far.receive(60)
 
 
 @pytest.mark.parametrize("position", [0, 31, 32, -1])
@@ -218,7 +218,7 @@ def test_a_changed_byte_is_noticed(position: int) -> None:
         frame[position] ^= 1
         write_frame(near._out, bytes(frame), FRAME_LIMIT_BYTES, soon())
         with pytest.raises(ChannelError):
-            far.receive(5)
+            far.receive(60)
 
 
 def test_a_frame_that_is_too_long_is_refused_before_it_is_read() -> None:
@@ -245,18 +245,17 @@ def test_a_peer_that_dawdles_is_not_waited_for() -> None:
         stop = threading.Event()
 
         def drip() -> None:
-            near.sendall(struct.pack(">I", 100))
+            near.sendall(struct.pack(">I", 1000))
             while not stop.wait(0.05):
                 near.sendall(b"x")
 
         thread = threading.Thread(target=drip, daemon=True)
         thread.start()
-        started = time.monotonic()
+        # The frame would be whole after most of a minute, and each byte of it comes soon.
         with pytest.raises(SilentError):
             read_frame(far, 1000, soon(0.4))
-        assert time.monotonic() - started < 4
         stop.set()
-        thread.join(5)
+        thread.join(60)
 
 
 def test_a_connection_that_closes_inside_a_frame_is_told_from_silence() -> None:
@@ -341,7 +340,7 @@ def test_strange_messages_after_the_handshake_end_the_session() -> None:
             near._out.sendall(garbage(source) or b"\0")
             near._stream.shutdown(socket.SHUT_WR)
             with pytest.raises(ChannelError):
-                far.receive(5)
+                far.receive(60)
 
 
 class Accepted:
@@ -355,7 +354,7 @@ class Accepted:
     def __call__(self, session: Session) -> None:
         self.found.append(session)
         self.come.release()
-        self.go.wait(20)
+        self.go.wait(300)
 
 
 @contextmanager
@@ -377,12 +376,12 @@ def test_the_server_hands_over_who_has_proven_it_and_tells_of_the_others(
             connect("127.0.0.1", made.port, Token(b"x" * 32), WORKER, 0, "link")
         session = connect("127.0.0.1", made.port, TOKEN, WORKER, 0, "link")
         with closing(session):
-            assert accepted.come.acquire(timeout=10)
+            assert accepted.come.acquire(timeout=60)
             assert accepted.found[0].peer == 1
             assert session.address == "127.0.0.1"
         # The refused caller is told of by a thread of its own.
-        told, deadline = "", soon(10)
-        while not told and time.monotonic() < deadline:
+        told, deadline = "", soon()
+        while "turned away" not in told and time.monotonic() < deadline:
             told += capsys.readouterr().out
             time.sleep(0.01)
     told += capsys.readouterr().out
@@ -390,19 +389,23 @@ def test_the_server_hands_over_who_has_proven_it_and_tells_of_the_others(
     assert SECRET not in told
 
 
-def test_callers_that_say_nothing_do_not_keep_others_out_for_ever() -> None:
+def test_callers_that_say_nothing_do_not_keep_others_out_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The places are free again because callers leave, and not because this takes long.
+    monkeypatch.setattr(handshake, "HANDSHAKE_SECONDS", 300.0)
     with server() as (made, accepted):
         silent = [
             socket.create_connection(("127.0.0.1", made.port), 5, (f"127.0.1.{number}", 0))
             for number in range(PENDING_LIMIT)
         ]
         try:
-            time.sleep(0.3)
+            # Callers are met in the order in which they come, so there is nothing to wait for.
             with pytest.raises(ChannelError):
                 connect("127.0.0.1", made.port, TOKEN, WORKER, 0, "link")
             for stream in silent[:4]:
                 stream.close()
-            deadline = soon(10)
+            deadline = soon()
             while True:
                 try:
                     session = connect("127.0.0.1", made.port, TOKEN, WORKER, 0, "link")
@@ -411,7 +414,7 @@ def test_callers_that_say_nothing_do_not_keep_others_out_for_ever() -> None:
                     assert time.monotonic() < deadline
                     time.sleep(0.1)
             session.close()
-            assert accepted.come.acquire(timeout=10)
+            assert accepted.come.acquire(timeout=60)
         finally:
             for stream in silent:
                 stream.close()
@@ -423,11 +426,10 @@ def test_one_address_cannot_keep_others_out() -> None:
         for _ in range(PENDING_LIMIT + 8):
             silent = socket.create_connection(("127.0.0.1", made.port))
             stack.enter_context(closing(silent))
-        time.sleep(0.3)
         peer = socket.create_connection(("127.0.0.1", made.port), 5, ("127.0.0.2", 0))
         stack.enter_context(closing(peer))
         stack.enter_context(closing(call(peer, TOKEN, WORKER, 0, "link")))
-        assert accepted.come.acquire(timeout=10)
+        assert accepted.come.acquire(timeout=60)
 
 
 def test_a_token_shows_nothing_of_itself(tmp_path: Path) -> None:

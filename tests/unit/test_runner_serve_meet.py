@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shardwright_standin.ports import reserved
 from tests.runner.serve_world import ROOT
 from tests.support.serving import REQUEST as BASE
 
@@ -43,11 +45,11 @@ from shardwright.runner.serve.secret import Token
 from shardwright.runner.serve.shm import remove_leftovers
 
 TOKEN = Token(b"t" * 40)
-REQUEST = replace(BASE, incarnation=4, peers=("127.0.0.1", "m-1"), peer_timeout_seconds=2)
+REQUEST = replace(BASE, incarnation=4, peers=("127.0.0.1", "m-1"), peer_timeout_seconds=60)
 LEADER = replace(REQUEST, stage=0)
 
 
-def until(what: Any, seconds: float = 15) -> Any:
+def until(what: Any, seconds: float = 60) -> Any:
     deadline = time.monotonic() + seconds
     while True:
         found = what()
@@ -107,7 +109,7 @@ def leader(token: Token, who: Identity, port: int = 0) -> Iterator[tuple[Channel
     events: list[Any] = []
 
     def accepted(session: Session) -> None:
-        follow(session, events.append, 2.0)
+        follow(session, events.append, 60.0)
 
     server = ChannelServer(port, token, who, accepted)
     try:
@@ -122,13 +124,21 @@ def test_a_worker_passes_by_another_incarnation_and_meets_its_own_leader(
     monkeypatch.setattr("shardwright.runner.serve.meet.RETRY_SECONDS", 0.05)
     events: list[Any] = []
     closed = threading.Event()
-    with leader(TOKEN, Identity.of(replace(LEADER, incarnation=3))) as (old, strangers):
+    told = ""
+
+    def turned_away() -> bool:
+        nonlocal told
+        told += capsys.readouterr().out
+        return "its incarnation differs" in told
+
+    other = Identity.of(replace(LEADER, incarnation=3))
+    with leader(TOKEN, other, reserved()) as (old, strangers):
         asked = replace(REQUEST, channel_port=old.port)
         thread = threading.Thread(
             target=call_leader, args=(asked, TOKEN, events.append, closed), daemon=True
         )
         thread.start()
-        time.sleep(0.5)
+        until(turned_away)
         assert events == []
         assert strangers == []
     with leader(TOKEN, Identity.of(LEADER), old.port) as (_, heard):
@@ -142,20 +152,19 @@ def test_a_worker_passes_by_another_incarnation_and_meets_its_own_leader(
         heard[0].session.close()
         down = until(lambda: next((e for e in events if isinstance(e, PeerDown)), None))
         assert "closed" in down.why
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
-    assert "its incarnation differs" in capsys.readouterr().out
 
 
 def test_a_silent_leader_is_lost_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[Any] = []
     hold = threading.Event()
-    server = ChannelServer(0, TOKEN, Identity.of(LEADER), lambda _: hold.wait(20) and None)
+    server = ChannelServer(0, TOKEN, Identity.of(LEADER), lambda _: hold.wait(300) and None)
     try:
         asked = replace(REQUEST, channel_port=server.port, peer_timeout_seconds=1)
         started = time.monotonic()
         call_leader(asked, TOKEN, events.append, threading.Event())
-        assert 0.9 < time.monotonic() - started < 10
+        assert time.monotonic() - started > 0.9
         assert isinstance(events[-1], PeerDown)
         assert "nothing came in time" in events[-1].why
     finally:
@@ -242,7 +251,7 @@ def test_a_rank_gets_its_command_and_environment_and_its_end_is_known_before_it_
     )
     with ranks(short, code, {"ASKED": "yes"}) as made:
         process = made.start(3, 1)
-        assert process.wait(20) == 3
+        assert process.wait(60) == 3
         found = ended(made)
         assert found is not None
         assert (found.rank, found.code) == (3, 3)
@@ -253,14 +262,14 @@ def test_a_rank_gets_its_command_and_environment_and_its_end_is_known_before_it_
 
 def test_a_signal_that_ends_a_rank_is_told(short: Path) -> None:
     with ranks(short, "import os; os.kill(os.getpid(), 11)") as made:
-        assert made.start(2, 0).wait(20) == 128 + 11
+        assert made.start(2, 0).wait(60) == 128 + 11
         assert until(lambda: ended(made)).code == -11
 
 
 def test_a_command_that_is_not_there_is_told(short: Path) -> None:
     made = Ranks(short, ["/no/such/engine"], {})
     try:
-        assert made.start(2, 0).wait(20) == 127
+        assert made.start(2, 0).wait(60) == 127
         assert "/no/such/engine cannot be started" in until(lambda: ended(made)).tail
     finally:
         made.server.close()
@@ -271,7 +280,7 @@ def test_a_rank_that_is_told_to_end_ends_its_command(short: Path) -> None:
         process = made.start(2, 0)
         until(lambda: made.lines)
         process.terminate()
-        assert process.wait(20) == 128 + 15
+        assert process.wait(60) == 128 + 15
         assert until(lambda: ended(made)).code == -15
 
 
@@ -281,25 +290,24 @@ def test_a_killed_rank_program_takes_its_command_along(short: Path) -> None:
         process = made.start(2, 0)
         child = int(until(lambda: made.lines)[0][1])
         process.kill()
-        process.wait(20)
+        process.wait(60)
         assert until(lambda: ended(made)).code == -9
         until(lambda: not Path(f"/proc/{child}").exists())
 
 
 def test_a_misplaced_rank_is_refused_and_told(short: Path) -> None:
     with ranks(short, "print('never')") as made:
-        assert made.start(0, 0).wait(20) == 1
+        assert made.start(0, 0).wait(60) == 1
         assert isinstance(until(lambda: made.events)[0], RankMisplaced)
         assert made.lines == []
 
 
 def test_what_a_rank_leaves_running_does_not_hold_its_end_up(short: Path) -> None:
-    code = "import subprocess; subprocess.Popen(['sleep', '30']); print('bye')"
+    code = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True)"
     with ranks(short, code) as made:
-        started = time.monotonic()
-        assert made.start(2, 0).wait(20) == 0
-        assert time.monotonic() - started < 10
+        assert made.start(2, 0).wait(60) == 0
         assert until(lambda: ended(made)).code == 0
+        os.kill(int(until(lambda: made.lines)[0][1]), signal.SIGKILL)
 
 
 PARENT = """
@@ -314,7 +322,7 @@ ended = []
 while time.monotonic() < deadline and not ended:
     ended = children.reap()
     time.sleep(0.02)
-left = children.end(0.5, 5.0)
+left = children.end(0.5, 60.0)
 print(json.dumps({{
     "ended": [[e.name, e.code, e.tail] for e in ended],
     "left": left,
@@ -329,7 +337,7 @@ def parent(argv: list[str], seconds: float) -> dict[str, Any]:
         [sys.executable, "-c", PARENT.format(root=ROOT), json.dumps(argv), str(seconds)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=True,
     )
     found: dict[str, Any] = json.loads(answer.stdout)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shardwright_standin.ports import reserved
 from tests.support.steps import Volumes
 
 from shardwright.runner.contract import (
@@ -83,15 +84,8 @@ def volumes(tmp_path: Path) -> Volumes:
     return made
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 def asked(ending: str = "", **changes: Any) -> StepRequest:
-    port = free_port()
+    port = reserved()
     inputs = {"task": "perplexity", "tool": "perplexity"}
     argv = (sys.executable, "-c", SERVER, str(port), "{scratch}/served/tiny", SERVE_CONFIG, ending)
     words = (
@@ -143,7 +137,7 @@ def server(request: StepRequest, volumes: Volumes) -> Iterator[subprocess.Popen[
             assert process.poll() is None, "a sidecar that ended would be started again"
             process.terminate()
             # Without a handler yet it is ended by the signal; process 1 would not hear it.
-            assert process.wait(30) in (0, -signal.SIGTERM)
+            assert process.wait(60) in (0, -signal.SIGTERM)
         finally:
             process.kill()
 
@@ -153,7 +147,7 @@ def measured(request: StepRequest, volumes: Volumes) -> Report:
 
 
 def until_ended(volumes: Volumes) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while heard(volumes.places.scratch) is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)

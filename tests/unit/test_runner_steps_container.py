@@ -64,7 +64,8 @@ def test_what_left_the_tool_s_session_is_ended_too(volumes: Volumes, tmp_path: P
     first = volumes.checkpoint()
     daemon = (
         'setsid sh -c \'trap "" TERM HUP; while :; do echo x >> {out}/config.json; sleep 0.01;'
-        " done' </dev/null >/dev/null 2>&1 & sleep 0.2; cp {out}/config.json {scratch}/seen"
+        " done' </dev/null >/dev/null 2>&1 & until [ -s {out}/config.json ]; do sleep 0.01; done;"
+        " cp {out}/config.json {scratch}/seen"
     )
     commands = (*with_command(first, "sh", "-c", daemon).commands, *first.commands)
     with volumes.process(replace(first, commands=commands), "pod-1", log, *CONTAINER) as process:
@@ -80,8 +81,10 @@ def test_orphans_are_reaped_while_the_tool_runs(volumes: Volumes, tmp_path: Path
     first = volumes.checkpoint()
     # Each inner shell leaves a child behind that ends soon: without an init they stay as zombies.
     orphans = (
-        "for i in $(seq 30); do (sh -c 'sleep 0.05 & exit') ; done; sleep 1.5;"
-        f"grep -l 'State:.Z' /proc/[0-9]*/status | wc -l > {counted}"
+        "for i in $(seq 30); do (sh -c 'sleep 0.05 & exit') ; done; sleep 0.5;"
+        "for i in $(seq 600); do"
+        " left=$(grep -l 'State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l);"
+        f" [ $left -le 1 ] && break; sleep 0.1; done; echo $left > {counted}"
     )
     commands = (*with_command(first, "sh", "-c", orphans).commands, *first.commands)
     with volumes.process(replace(first, commands=commands), "pod-1", log, *CONTAINER) as process:

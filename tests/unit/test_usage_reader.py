@@ -69,7 +69,7 @@ async def site() -> AsyncIterator[Site]:
 
 
 async def until(done: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not done():  # noqa: ASYNC110 - what is waited for sets no event
             await asyncio.sleep(0)
 
