@@ -17,7 +17,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from tests.support.history import watched
 from tests.support.kstatus import FAILED, verdict
-from tests.support.kube import A100, H100, H200, PLURAL, Json, Kube, ready
+from tests.support.kube import A100, H100, H200, PLURAL, Json, Kube, condition_of, ready
 from tests.support.operator import Operator
 
 from shardwright_sandbox.cluster import Sandbox
@@ -31,7 +31,10 @@ pytestmark = pytest.mark.e2e
 SLICED, SHARED = "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "NVIDIA-L40S-SHARED"
 ONE_GPU: Json = {"tensor": 1, "pipeline": 1}
 PYTORCH: Json = {"engine": {"backend": "PyTorch"}}
-PATIENCE = 60.0  # the operator's resync takes ten minutes: whatever comes sooner was no poll
+PATIENCE = 120.0  # the operator's resync takes ten minutes: whatever comes sooner was no poll
+
+
+_CORE = "/api/v1"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,7 +64,13 @@ def calm(sandbox: Sandbox) -> Iterator[Kube]:
     make_namespace(sandbox.api, name)
     make_claim(sandbox.api, sandbox.claims, name, "models")
     make_claim(sandbox.api, sandbox.claims, name, "alone", mode=RWO)
-    yield Kube(sandbox.api, name)
+    kube = Kube(sandbox.api, name)
+    # The controller manager puts it into each namespace, some time after that was made.
+    kube.wait(
+        "the cluster's own ConfigMap",
+        lambda: (f"{_CORE}/configmaps", "kube-root-ca.crt") in everything(kube),
+    )
+    yield kube
     remove_claims(sandbox.api, sandbox.claims, name)
     remove_namespace(sandbox.api, name)
 
@@ -70,7 +79,7 @@ def everything(kube: Kube) -> set[tuple[str, str]]:
     """(kind, name) of every object of any kind in the namespace, but for events and our own."""
     found: set[tuple[str, str]] = set()
     groups = [f"/apis/{item['preferredVersion']['groupVersion']}" for item in _groups(kube)]
-    for base in ["/api/v1", *groups]:
+    for base in [_CORE, *groups]:
         for item in kube.raw(base)["resources"]:
             kind = item["name"]
             if not item["namespaced"] or "list" not in item["verbs"]:
@@ -87,10 +96,15 @@ def _groups(kube: Kube) -> list[Json]:
     return groups
 
 
-def refused(kube: Kube, name: str, reason: str, seconds: float = 30.0) -> str:
+def refused(kube: Kube, name: str, reason: str) -> str:
     """Wait for the refusal; every condition must say the same; its message."""
-    message = str(kube.wait_reason(name, "Accepted", reason, seconds)["message"])
-    found = kube.get(name)
+
+    def refusing() -> Json | None:
+        state = kube.get(name)
+        return state if condition_of(state, "Accepted").get("reason") == reason else None
+
+    found = kube.wait(f"{name} refused for {reason}", refusing, PATIENCE)
+    message = str(condition_of(found, "Accepted")["message"])
     said = {item["type"]: item for item in found["status"]["conditions"]}
     assert said["Accepted"]["status"] == "False"
     assert (said["Ready"]["status"], said["Ready"]["reason"]) == ("False", reason)
@@ -339,7 +353,7 @@ def test_what_the_models_facts_refuse_is_fetched_and_nothing_more(
 ) -> None:
     case = BY_FACTS[title]
     kube.create("refused", case.change)
-    message = refused(kube, "refused", case.reason, PATIENCE)
+    message = refused(kube, "refused", case.reason)
     for part in case.names:
         assert part in message
     time.sleep(0.5)
@@ -491,6 +505,8 @@ def _quota(kube: Kube, hard: dict[str, str]) -> Callable[[dict[str, str]], None]
     return change
 
 
+# Whoever a quota refused tries again by itself, after ever longer times.
+LATER = 240.0
 QUOTAS = {
     "pods": ({"pods": "1"}, {"pods": "4"}),
     "GPUs": ({"requests.nvidia.com/gpu": "8"}, {"requests.nvidia.com/gpu": "32"}),
@@ -512,14 +528,15 @@ def test_what_a_quota_refuses_is_named_released_whole_and_placed_when_the_quota_
         # It stays named while it is waited for, whatever woke the pass.
         ends = time.monotonic() + 4
         while time.monotonic() < ends:
-            placed, reconciling = (kube.condition("llama", one) for one in ("Placed", "Ready"))
-            assert (placed["reason"], reconciling["reason"]) == ("QuotaExceeded", "QuotaExceeded")
-            assert "exceeded quota: limits" in reconciling["message"]
+            state = kube.get("llama")
+            placed, summary = (condition_of(state, one) for one in ("Placed", "Ready"))
+            assert (placed["reason"], summary["reason"]) == ("QuotaExceeded", "QuotaExceeded")
+            assert "exceeded quota: limits" in summary["message"]
             time.sleep(0.1)
         assert kube.condition("llama", "Stalled")["status"] == "False"
         assert all(life.bound is None for life in history.of("llama"))
         change(wide)
-        kube.wait_ready("llama", 90)
+        kube.wait_ready("llama", LATER)
 
 
 def test_a_quota_that_refuses_a_builds_gpu_is_named(running: Operator, kube: Kube) -> None:
@@ -531,7 +548,7 @@ def test_a_quota_that_refuses_a_builds_gpu_is_named(running: Operator, kube: Kub
         PATIENCE,
     )
     change({"requests.nvidia.com/gpu": "8"})
-    kube.wait_ready("llama", 90)
+    kube.wait_ready("llama", LATER)
 
 
 def test_a_quota_on_jobs_is_named(running: Operator, kube: Kube) -> None:
@@ -540,4 +557,4 @@ def test_a_quota_on_jobs_is_named(running: Operator, kube: Kube) -> None:
     said = kube.wait_reason("llama", "Ready", "QuotaExceeded", PATIENCE)
     assert "count/jobs.batch" in said["message"]
     change({"count/jobs.batch": "4"})
-    kube.wait_ready("llama", 90)
+    kube.wait_ready("llama", LATER)
