@@ -6,17 +6,18 @@ Simulated nodes run no server, so that what leaders would load is told by the ta
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 from tests.support.kube import Json, Kube
 from tests.support.operator import Operator
 
+from shardwright_sandbox.player.control import Act, Match, PlayerControl, Rule
+
 pytestmark = pytest.mark.e2e
 
 LIMITS: Json = {"maxRank": 16, "targetModules": ["attn_q", "attn_v"]}
 # A name's end tells the rank to whoever plays the fetch.
-PATIENCE = 60.0
+PATIENCE = 90.0
 
 
 def lora(*names: str, **more: Json) -> Json:
@@ -38,10 +39,11 @@ def states(kube: Kube, name: str) -> dict[str, str]:
 
 
 def until(kube: Kube, name: str, wanted: dict[str, str], served: set[str]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while (states(kube, name), table(kube, name)) != (wanted, served):
-        assert time.monotonic() < deadline, (states(kube, name), table(kube, name))
-        time.sleep(0.2)
+    kube.wait(
+        f"adapters {wanted}, of which {served} are served",
+        lambda: (states(kube, name), table(kube, name)) == (wanted, served),
+        PATIENCE,
+    )
 
 
 def uids(kube: Kube, name: str) -> set[str]:
@@ -86,7 +88,14 @@ def test_adapters_come_and_go_and_an_invalid_one_harms_none(
     role = "shardwright.dev/role"
     leaders = [pod for pod in kube.pods("llama") if pod["metadata"]["labels"][role] == "leader"]
     assert leaders
-    assert all("shardwright.dev/adapters" in pod["metadata"]["annotations"] for pod in leaders)
+    kube.wait(
+        "each leader is told",
+        lambda: all(
+            "shardwright.dev/adapters" in pod["metadata"].get("annotations", {})
+            for pod in kube.pods("llama")
+            if pod["metadata"]["labels"][role] == "leader"
+        ),
+    )
 
     # Taken out again: nothing else has moved.
     kube.edit("llama", lora("poems-r16"))
@@ -100,10 +109,7 @@ def test_adapters_come_and_go_and_an_invalid_one_harms_none(
     until(
         kube, "llama", dict.fromkeys(("poems-r16", "wide-r64"), "Ready"), {"poems-r16", "wide-r64"}
     )
-    deadline = time.monotonic() + PATIENCE
-    while uids(kube, "llama") & pods:
-        assert time.monotonic() < deadline, "the replicas did not move to the new engine"
-        time.sleep(0.2)
+    kube.wait("the replicas on the new engine", lambda: not uids(kube, "llama") & pods, PATIENCE)
     kube.wait_ready("llama", PATIENCE)
     assert steps(kube).count("engine") == 2
     assert steps(kube).count("checkpoint") == steps(kube).count("model") == 1
@@ -120,8 +126,12 @@ def tables(kube: Kube, name: str) -> dict[str, set[str]]:
     }
 
 
+def revisions_of_pods(kube: Kube, name: str) -> set[str]:
+    return {pod["metadata"]["labels"]["shardwright.dev/revision"] for pod in kube.pods(name)}
+
+
 def test_replicas_keep_their_adapters_until_those_of_smaller_limits_serve(
-    running: Operator, h100s: list[str], kube: Kube
+    running: Operator, h100s: list[str], kube: Kube, player: PlayerControl
 ) -> None:
     both = {"legal-r8", "poems-r16"}
     kube.create("llama", lora(*sorted(both)))
@@ -129,22 +139,25 @@ def test_replicas_keep_their_adapters_until_those_of_smaller_limits_serve(
     until(kube, "llama", dict.fromkeys(both, "Ready"), both)
     (old,) = tables(kube, "llama")
 
+    # The candidate is kept from serving, so that both are there.
+    held = Rule(act=Act.NEVER_READY, match=Match(role="leader", incarnation="2"))
+    player.add(held)
     kube.edit("llama", lora(*sorted(both), maxRank=8))
-    deadline = time.monotonic() + PATIENCE
-    seen: set[str] = set()
-    while True:
+    kube.wait("a candidate beside the old one", lambda: len(revisions_of_pods(kube, "llama")) == 2)
+    (new,) = revisions_of_pods(kube, "llama") - {old}
+    kube.wait("a table for it", lambda: new in tables(kube, "llama"), PATIENCE)
+    assert tables(kube, "llama") == {old: both, new: {"legal-r8"}}
+    player.remove(held)
+
+    def moved() -> bool:
         found = tables(kube, "llama")
         # Read after the tables: what is there now was there then.
-        revisions = {
-            pod["metadata"]["labels"]["shardwright.dev/revision"] for pod in kube.pods("llama")
-        }
-        if old not in revisions:
-            break
+        if old not in revisions_of_pods(kube, "llama"):
+            return True
         assert found[old] == both
-        seen |= set(found)
-        assert time.monotonic() < deadline, "the replicas did not move to the new engine"
-        time.sleep(0.1)
-    (new,) = seen - {old}
+        return False
+
+    kube.wait("the replicas on the new engine", moved, PATIENCE)
     wanted = {"legal-r8": "Ready", "poems-r16": "Invalid"}
     until(kube, "llama", wanted, {"legal-r8"})
     kube.wait_ready("llama", PATIENCE)
