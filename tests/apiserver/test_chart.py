@@ -30,7 +30,7 @@ from shardwright_sandbox.config import SandboxConfig
 from shardwright_sandbox.namespaces import make_namespace, remove_namespace
 from shardwright_sandbox.rest import NOT_FOUND, Rest, RestError, rest_of
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]
 
 CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{names.PLURAL}.{names.GROUP}"
 LLMDEPLOYMENT: dict[str, Any] = {
@@ -172,7 +172,7 @@ def cluster(own: Sandbox) -> Iterator[Cluster]:
         remove_namespace(own.api, namespace)
 
 
-def until(done: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+def until(done: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
@@ -186,6 +186,12 @@ def established(cluster: Cluster) -> bool:
     return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
 
+def served(cluster: Cluster) -> bool:
+    """Whether clients find the kind: discovery tells of it a moment after it is established."""
+    command = ("get", f"{names.PLURAL}.{names.GROUP}", f"--namespace={cluster.models}")
+    return established(cluster) and cluster.kubectl(*command).returncode == 0
+
+
 def succeeded(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -197,7 +203,7 @@ def test_a_release_is_upgraded_and_leaves_and_comes_back_and_the_models_stay(
     cluster: Cluster,
 ) -> None:
     succeeded(cluster.install())
-    until(lambda: established(cluster), "the CRD")
+    until(lambda: served(cluster), "the CRD")
     cluster.apply(CLAIM)
     cluster.apply(LLMDEPLOYMENT)
     before = cluster.get(cluster.llmdeployment)
@@ -231,7 +237,7 @@ def test_a_release_is_upgraded_and_leaves_and_comes_back_and_the_models_stay(
 def test_an_upgrade_brings_the_new_crd(cluster: Cluster) -> None:
     """What a chart's crds/ folder would not do."""
     succeeded(cluster.install())
-    until(lambda: established(cluster), "the CRD")
+    until(lambda: served(cluster), "the CRD")
     older = cluster.get(CRD)
     assert older is not None
     older["spec"]["names"]["shortNames"] = []
@@ -249,7 +255,7 @@ def test_an_upgrade_brings_the_new_crd(cluster: Cluster) -> None:
 
 def test_a_kept_crd_is_handed_over_to_another_release_only_when_asked(cluster: Cluster) -> None:
     succeeded(cluster.install())
-    until(lambda: established(cluster), "the CRD")
+    until(lambda: served(cluster), "the CRD")
     cluster.apply(LLMDEPLOYMENT)
     succeeded(cluster.helm("uninstall", "shardwright", f"--namespace={cluster.system}"))
 
@@ -268,14 +274,14 @@ def test_a_crd_that_was_applied_by_hand_is_taken_over_when_asked(cluster: Cluste
         "apply", "--server-side", "-f", chart.ROOT / "crds" / "llmdeployments.yaml"
     )
     succeeded(done)
-    until(lambda: established(cluster), "the CRD")
+    until(lambda: served(cluster), "the CRD")
     assert "invalid ownership metadata" in cluster.install().stderr
     succeeded(cluster.install("shardwright", "--take-ownership"))
 
 
 def test_without_keep_the_crd_goes_with_the_release(cluster: Cluster) -> None:
     succeeded(cluster.install(crds__keep=False))
-    until(lambda: established(cluster), "the CRD")
+    until(lambda: served(cluster), "the CRD")
     succeeded(cluster.helm("uninstall", "shardwright", f"--namespace={cluster.system}"))
     until(lambda: cluster.get(CRD) is None, "the CRD to go")
 
@@ -295,7 +301,7 @@ def test_a_release_called_123_installs(cluster: Cluster) -> None:
 def models_chart(tmp_path: Path, cluster: Cluster) -> Path:
     """A chart of a user's, with one LLMDeployment; the CRD is there, the operator is not."""
     succeeded(cluster.install())
-    until(lambda: established(cluster), "the CRD")
+    until(lambda: served(cluster), "the CRD")
     (tmp_path / "templates").mkdir()
     (tmp_path / "Chart.yaml").write_text("apiVersion: v2\nname: models\nversion: 0.1.0\n")
     (tmp_path / "templates" / "llama.yaml").write_text(yaml.safe_dump(LLMDEPLOYMENT))
@@ -341,16 +347,17 @@ def conditions(generation: int, *found: tuple[str, str, str, str]) -> dict[str, 
 def test_helm_does_not_call_an_object_ready_that_no_operator_has_seen(
     cluster: Cluster, models_chart: Path
 ) -> None:
-    with waiting(cluster, models_chart, "6s") as helm:
-        output, _ = helm.communicate(timeout=60)
+    with waiting(cluster, models_chart, "20s") as helm:
+        output, _ = helm.communicate(timeout=300)
     assert helm.returncode != 0
     assert "generation is 1, but latest observed generation is -1" in output
+    assert "deadline exceeded" in output
 
 
 def test_helm_waits_until_ready_is_true_for_this_generation(
     cluster: Cluster, models_chart: Path
 ) -> None:
-    with waiting(cluster, models_chart, "60s") as helm:
+    with waiting(cluster, models_chart, "300s") as helm:
         until(lambda: cluster.get(cluster.llmdeployment) is not None, "the object")
         building = conditions(
             1,
@@ -362,7 +369,7 @@ def test_helm_waits_until_ready_is_true_for_this_generation(
         assert helm.poll() is None, "Ready=False is no end"
         ready = conditions(1, ("Ready", "True", "AllReplicasReady", "1 of 1 replicas are ready"))
         cluster.write_status(ready)
-        output, _ = helm.communicate(timeout=60)
+        output, _ = helm.communicate(timeout=400)
     assert helm.returncode == 0, output
     assert "STATUS: deployed" in output
 
@@ -370,9 +377,8 @@ def test_helm_waits_until_ready_is_true_for_this_generation(
 def test_helm_fails_fast_with_our_message_when_stalled(
     cluster: Cluster, models_chart: Path
 ) -> None:
-    began = time.monotonic()
     message = "FP8 needs compute capability 8.9; NVIDIA-A100-SXM4-80GB has 8.0"
-    with waiting(cluster, models_chart, "100s") as helm:
+    with waiting(cluster, models_chart, "300s") as helm:
         until(lambda: cluster.get(cluster.llmdeployment) is not None, "the object")
         stalled = conditions(
             1,
@@ -380,10 +386,10 @@ def test_helm_fails_fast_with_our_message_when_stalled(
             ("Stalled", "True", "PrecisionNotSupported", message),
         )
         cluster.write_status(stalled)
-        output, _ = helm.communicate(timeout=110)
+        output, _ = helm.communicate(timeout=400)
     assert helm.returncode != 0
     assert message in output
-    assert time.monotonic() - began < 50, "it waited for its timeout"
+    assert "deadline exceeded" not in output, "it waited for its timeout"
 
 
 # --- pod security
@@ -495,7 +501,7 @@ DENIED = [
 
 def test_the_operator_can_do_what_it_does_everywhere_and_nothing_else(cluster: Cluster) -> None:
     succeeded(cluster.install())
-    until(lambda: established(cluster), "the CRD")
+    until(lambda: served(cluster), "the CRD")
     places = {CLUSTER: "", SERVED: "", OWN: cluster.system}
     assert [right for right in VERBS if not can(cluster, right, places)] == []
     for namespace in ("", cluster.models, cluster.system):
@@ -508,7 +514,7 @@ def test_the_operator_can_do_what_it_does_everywhere_and_nothing_else(cluster: C
 
 def test_with_watched_namespaces_the_operator_can_do_it_only_there(cluster: Cluster) -> None:
     succeeded(cluster.install(watchNamespaces=[cluster.models]))
-    until(lambda: established(cluster), "the CRD")
+    until(lambda: served(cluster), "the CRD")
     places = {CLUSTER: "", SERVED: cluster.models, OWN: cluster.system}
     assert [right for right in VERBS if not can(cluster, right, places)] == []
     elsewhere = {CLUSTER: "", SERVED: "default", OWN: "default"}
@@ -519,7 +525,7 @@ def test_with_watched_namespaces_the_operator_can_do_it_only_there(cluster: Clus
 
 def test_users_with_the_clusters_own_roles_can_use_llmdeployments(cluster: Cluster) -> None:
     succeeded(cluster.install())
-    until(lambda: established(cluster), "the CRD")
+    until(lambda: served(cluster), "the CRD")
     verbs = {
         "view": {"get", "list", "watch"},
         "edit": {"get", "list", "watch", "create", "update", "patch", "delete"},
@@ -559,7 +565,7 @@ def test_the_operator_judges_a_spec_under_its_own_service_account(
 ) -> None:
     """A real token, the rendered settings: whatever it lists, watches or writes must be granted."""
     succeeded(cluster.install(watchNamespaces=[cluster.models]))
-    until(lambda: established(cluster), "the CRD")
+    until(lambda: served(cluster), "the CRD")
     cluster.apply(CLAIM)
     settings = chart.settings(
         chart.objects({"watchNamespaces": [cluster.models]}, namespace=cluster.system)
@@ -586,10 +592,10 @@ def test_the_operator_judges_a_spec_under_its_own_service_account(
                 status = (cluster.get(cluster.llmdeployment) or {}).get("status", {})
                 return bool(status.get("observedGeneration") == 1 and status.get("conditions"))
 
-            until(judged, "a verdict", 60)
+            until(judged, "a verdict")
         finally:
             operator.terminate()
-            operator.wait(timeout=40)
+            operator.wait(timeout=120)
     found = cluster.get(cluster.llmdeployment)
     assert found is not None
     by_type = {one["type"]: one for one in found["status"]["conditions"]}

@@ -40,7 +40,7 @@ from shardwright_sandbox.progress import Progress
 pytestmark = pytest.mark.apiserver
 
 CRD_FILE = Path(__file__).resolve().parents[2] / "crds" / "llmdeployments.yaml"
-_DEADLINE = 30.0
+_DEADLINE = 120.0
 
 
 class Cluster:
@@ -103,7 +103,7 @@ class Cluster:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=120,
         )
 
 

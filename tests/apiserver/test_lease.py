@@ -17,13 +17,13 @@ from shardwright_sandbox.pytest_plugin import Namespace
 
 pytestmark = pytest.mark.apiserver
 TIMES = LeaseSettings(duration_seconds=2, renew_seconds=1.5, retry_seconds=0.2)
-SLACK = LeaseSettings(duration_seconds=6, renew_seconds=5, retry_seconds=0.2)
+SLACK = LeaseSettings(duration_seconds=12, renew_seconds=11, retry_seconds=0.2)
 LONG = LeaseSettings(duration_seconds=120, renew_seconds=100, retry_seconds=0.2)
 
 
 @pytest.fixture
 async def cluster(sandbox: Sandbox) -> AsyncIterator[Cluster]:
-    async with connect(str(sandbox.kubeconfig), call_seconds=1.2) as connected:
+    async with connect(str(sandbox.kubeconfig)) as connected:
         yield connected
 
 
@@ -47,7 +47,7 @@ async def test_one_leads_for_longer_than_the_lease_lasts_while_the_other_waits(
     await one.acquire()
     held = asyncio.create_task(one.hold())
     waiting = asyncio.create_task(two.acquire())
-    await asyncio.sleep(7)
+    await asyncio.sleep(13)
     assert one.leading
     assert not waiting.done()
     held.cancel()
