@@ -207,7 +207,9 @@ class Kube:
                 )
                 for pod in pods
             }
-            return (pods, found) if told == seen and all(map(ready, pods)) else None
+            # Of a group that has just lost a member, status may not know yet.
+            whole = len(pods) == len(told) * found["status"]["plan"]["pipeline"]
+            return (pods, found) if whole and told == seen and all(map(ready, pods)) else None
 
         made: tuple[list[Json], Json] = self.wait(
             f"{name} ready with other pods", replaced, seconds
