@@ -108,10 +108,10 @@ def _judge_one(resolved: Resolved, artifact: Artifact, shop: Shop) -> Chain:
 def judge_artifact(claim_uid: str, artifact: Artifact, shop: Shop, wish: str = "") -> Chain:
     """What one artifact that is not there asks for next; of one that was bad also what was.
 
-    What failed for good is tried once more each time the user asks for it (`Shop.asked_again`): the
-    cause may have been one that the step could not know for a passing one. A score's key holds what
-    decides it, and not all that decides whether it can be measured (how much memory a server takes,
-    whether it trusts a model's code): it is tried once more under any other `wish`.
+    What failed for good is tried once more each time the user asks for it (`Shop.asked_again`):
+    what a tool failed at may have passed. A score's key holds what decides it, and not all that
+    decides whether it can be measured (how much memory a server takes, whether it trusts a model's
+    code): it is tried once more under any other `wish`.
     """
     artifact = at_least(artifact, shop.floors)
     record = shop.records.get((claim_uid, artifact.step, artifact.key))
