@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import queue
+import sys
 import threading
 import time
 from collections import deque
@@ -223,8 +224,8 @@ def connect(
     limits: Limits,
     stop_token: int,
     ranks_alive: Callable[[], bool],
-) -> tuple[Engine, list[str]]:
-    """Wait for rank 0, have all ranks load, and return the engine and lines for the log.
+) -> Engine:
+    """Wait for rank 0, have all ranks load, and log their warnings and reports.
 
     Args:
         address: Where rank 0 listens.
@@ -261,4 +262,7 @@ def connect(
         first = failed[0]
         raise EngineFailedError(f"{first['trace']}\nrank {first['rank']}: {first['error']}")
     lines = [line for answer in answers for line in (*answer["warnings"], answer["report"])]
-    return Engine(connection, limits, stop_token), lines
+    # In one piece: unbuffered, a print writes a line and its end apart.
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    sys.stderr.flush()
+    return Engine(connection, limits, stop_token)

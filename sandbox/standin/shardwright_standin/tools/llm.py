@@ -108,7 +108,7 @@ def start(model: Path, backend: str, asked: Mapping[str, Any], program: str) -> 
         os.environ.update(environment)
         group = mpi_group(order.tensor * order.pipeline, program, os.environ)
     try:
-        loaded, lines = connect(
+        loaded = connect(
             rank_process.address(),
             rank_process.key(),
             order,
@@ -120,9 +120,6 @@ def start(model: Path, backend: str, asked: Mapping[str, Any], program: str) -> 
         if group is not None:
             group.end()
         raise
-    # In one piece: unbuffered, a print writes a line and its end apart.
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
-    sys.stderr.flush()
 
     def end() -> None:
         if group is None:

@@ -80,7 +80,7 @@ def start(
         qformat,
     )
     try:
-        engine, lines = connect(
+        engine = connect(
             rank_process.address(),
             rank_process.key(),
             order,
@@ -91,9 +91,6 @@ def start(
     except BaseException:
         group.end()
         raise
-    # In one piece: unbuffered, a print writes a line and its end apart.
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
-    sys.stderr.flush()
 
     def end() -> None:
         engine.stop()

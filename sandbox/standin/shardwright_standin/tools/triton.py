@@ -135,7 +135,7 @@ def _serve_engine(
     # The first rank is this very process, as in the real one.
     thread = threading.Thread(target=ranks, name="rank 0", daemon=True)
     thread.start()
-    loaded, lines = connect(
+    loaded = connect(
         rank_process.address(),
         rank_process.key(),
         order,
@@ -143,9 +143,6 @@ def _serve_engine(
         stop,
         lambda: not ended.is_set(),
     )
-    # In one piece: unbuffered, a print writes a line and its end apart.
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
-    sys.stderr.flush()
 
     def end() -> None:
         loaded.stop()
