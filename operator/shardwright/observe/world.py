@@ -238,7 +238,7 @@ class Record:
     trash: str = ""  # stamp of its folder's name in the trash, while it is collected
     score: float | None = None  # what was measured, of a score
     samples: int = 0  # over how many samples; 0 for not told
-    tried: tuple[str, ...] = ()  # wishes that what failed was tried under; empty: any
+    tried: tuple[str, ...] = ()  # wishes that what failed was tried under
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from shardwright.plan.attempts import Chain, Next, Shop, Tries, doing, judge_job
 from shardwright.plan.breakage import dead_node
 from shardwright.plan.collection import UNUSABLE, leaving, restorable
 from shardwright.plan.gate import unscored
-from shardwright.plan.revisions import Records, proven, ungated_wish
+from shardwright.plan.revisions import Records, cured, proven, ungated_wish
 from shardwright.plan.stepfaults import (
     MEMORY_ATTEMPTS,
     at_least,
@@ -29,7 +29,7 @@ from shardwright.plan.stepfaults import (
 )
 from shardwright.plan.times import stamp
 from shardwright.resolved import Artifact, Resolved, Score
-from shardwright.runner.contract import REASON_OUT_OF_MEMORY, STEP_MODEL, STEP_SCORE
+from shardwright.runner.contract import REASON_OUT_OF_MEMORY, STEP_MODEL
 
 MAX_REBUILDS = 2
 _AGAIN = "once mended, set the annotation shardwright.dev/restartedAt to try it again"
@@ -127,7 +127,7 @@ def judge_artifact(claim_uid: str, artifact: Artifact, shop: Shop, wish: str = "
 def _judge_recorded(
     claim_uid: str, artifact: Artifact, record: Record | None, shop: Shop, wish: str
 ) -> Chain:
-    if record is not None and record.state is RecordState.FAILED and not _cured(record, wish):
+    if record is not None and record.state is RecordState.FAILED and not cured(record, wish):
         return Chain(
             Next.STALLED,
             artifact,
@@ -205,15 +205,6 @@ def _judge_recorded(
         reason=doing(artifact),
         message=f"{doing(artifact).lower()} {artifact.key}",
     )
-
-
-def _cured(record: Record, wish: str) -> bool:
-    """Whether what failed was never tried under this wish, and another may be the cure.
-
-    A score without wishes was measured under one that nobody wrote down: it may be this one.
-    """
-    unknown = record.step == STEP_SCORE and not record.tried
-    return bool(wish) and not unknown and wish not in record.tried
 
 
 def _eased(artifact: Artifact, jobs: Sequence[JobView], shop: Shop) -> Tries:

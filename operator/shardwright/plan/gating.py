@@ -13,7 +13,7 @@ from shardwright.plan import gate as gates
 from shardwright.plan import recording
 from shardwright.plan.attempts import Chain, Next
 from shardwright.plan.groups import Group
-from shardwright.plan.revisions import Revision, ungated_wish
+from shardwright.plan.revisions import Revision, cured, ungated_wish
 from shardwright.plan.rollout import Goal, Wish
 from shardwright.plan.situation import Intent, Situation
 from shardwright.resolved import Resolved
@@ -110,4 +110,4 @@ def _failed(situation: Situation, resolved: Resolved, key: str, wish: str) -> Re
     record = situation.records.get((resolved.claim_uid, STEP_PROOF, key))
     if record is None or record.state is not RecordState.FAILED:
         return None
-    return record if not record.tried or wish in record.tried else None
+    return None if cured(record, wish) else record

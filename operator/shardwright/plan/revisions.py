@@ -29,7 +29,7 @@ from shardwright.resolved import (
     ServerBeside,
     StageRoom,
 )
-from shardwright.runner.contract import STEP_PROOF, Command, ModelFacts, canonical
+from shardwright.runner.contract import STEP_PROOF, STEP_SCORE, Command, ModelFacts, canonical
 
 DATA_VERSION = 1
 KEPT_REVISIONS = 10
@@ -259,6 +259,15 @@ def ungated_wish(resolved: Resolved) -> str:
     plain = resolved.spec.quantization.model_copy(update={"accuracy": None})
     spec = resolved.spec.model_copy(update={"quantization": plain})
     return wish_of(spec_digest(spec), resolved.restarted_at, resolved.claim_uid)
+
+
+def cured(record: Record, wish: str) -> bool:
+    """Whether what failed was never tried under this wish, which may be the cure.
+
+    A score or a proof without wishes failed under one that nobody wrote down: it may be this one.
+    """
+    unknown = record.step in (STEP_PROOF, STEP_SCORE) and not record.tried
+    return bool(wish) and not unknown and wish not in record.tried
 
 
 def proven(resolved: Resolved, records: Records) -> bool:
