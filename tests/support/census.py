@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tests.support.following import Follower
+from tests.support.following import pods_followed
 from tests.support.kube import Kube
 
-from shardwright_sandbox.rest import Json, rest_of
+from shardwright_sandbox.rest import Json
 
 PREFIX = "shardwright.dev/"
 
@@ -109,15 +109,6 @@ def _place(pod: Json) -> tuple[str, ...]:
 def counted(kube: Kube) -> Iterator[Census]:
     """A census of a namespace for the length of a block; it fails if it missed something."""
     census = Census()
-    follower = Follower(
-        rest_of(kube.api),
-        f"/api/v1/namespaces/{kube.namespace}/pods",
-        census.take,
-        labelSelector=f"{PREFIX}role",
-    )
-    census.catch_up = follower.catch_up
-    follower.start()
-    try:
+    with pods_followed(kube, census.take, f"{PREFIX}role") as follower:
+        census.catch_up = follower.catch_up
         yield census
-    finally:
-        follower.stop()

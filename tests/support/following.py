@@ -7,11 +7,13 @@ what has come by first waits for all that was stored when it asked.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
+from tests.support.kube import Kube
 from urllib3.exceptions import HTTPError
 
-from shardwright_sandbox.rest import GONE, Json, Rest, RestError
+from shardwright_sandbox.rest import GONE, Json, Rest, RestError, rest_of
 
 # A watch is asked for anew this often: it is how the thread sees that it shall stop.
 _WATCH_SECONDS = "2"
@@ -139,6 +141,20 @@ class Follower:
             else:
                 self._there[_uid(item)] = item
             self._moved.notify_all()
+
+
+@contextmanager
+def pods_followed(
+    kube: Kube, tell: Callable[[str, Json], None], selector: str
+) -> Iterator[Follower]:
+    """Follow the namespace's pods of a label selector for the length of a block."""
+    path = f"/api/v1/namespaces/{kube.namespace}/pods"
+    follower = Follower(rest_of(kube.api), path, tell, labelSelector=selector)
+    follower.start()
+    try:
+        yield follower
+    finally:
+        follower.stop()
 
 
 def _uid(item: Json) -> str:

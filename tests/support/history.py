@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tests.support.following import Follower
+from tests.support.following import pods_followed
 from tests.support.kube import Kube
 
-from shardwright_sandbox.rest import Json, rest_of
+from shardwright_sandbox.rest import Json
 
 
 @dataclass
@@ -115,16 +115,7 @@ def _half(lives: list[Life]) -> float:
 def watched(kube: Kube) -> Iterator[History]:
     """A history that begins with what is there and grows while the block runs."""
     history = History()
-    follower = Follower(
-        rest_of(kube.api),
-        f"/api/v1/namespaces/{kube.namespace}/pods",
-        history.take,
-        labelSelector="shardwright.dev/replica",
-    )
-    history.catch_up = follower.catch_up
-    follower.start()
-    try:
+    with pods_followed(kube, history.take, "shardwright.dev/replica") as follower:
+        history.catch_up = follower.catch_up
         yield history
         follower.catch_up()
-    finally:
-        follower.stop()
