@@ -15,20 +15,15 @@ from shardwright_sandbox import audit
 from shardwright_sandbox.cluster import Sandbox
 from shardwright_sandbox.pytest_plugin import FleetMaker, Namespace
 
-
-@pytest.fixture(scope="module")
-def operator_settings() -> dict[str, Any]:
-    """Settings of the module's operator over the tests' own; a module may override this fixture."""
-    return {}
+# Nobody waits for this one to expire, and a busy machine may be slow to renew it.
+PATIENT_LEASE = {"durationSeconds": 30, "renewSeconds": 20, "retrySeconds": 1}
 
 
 @pytest.fixture(scope="module")
 def running(
-    sandbox: Sandbox,
-    tmp_path_factory: pytest.TempPathFactory,
-    operator_settings: dict[str, Any],
+    sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Operator]:
-    """One operator for the tests of a module.
+    """One operator for the tests of a module, with the settings of its constant `OPERATOR` if any.
 
     At the end it must not have logged an error, nor asked for anything that its chart does not
     grant: the user it runs as here may do everything, so a missing right would not show.
@@ -37,9 +32,7 @@ def running(
     operator = Operator(
         sandbox.kubeconfig_for("sandbox-operator"),
         tmp_path_factory.mktemp("op"),
-        # Nobody waits for this one's Lease to expire, and a busy machine may be slow to renew it.
-        lease={"durationSeconds": 30, "renewSeconds": 20, "retrySeconds": 1},
-        **operator_settings,
+        **{"lease": PATIENT_LEASE, **getattr(request.module, "OPERATOR", {})},
     )
     try:
         operator.start().wait()

@@ -40,17 +40,13 @@ PYTORCH: Json = {"engine": {"backend": "PyTorch"}}
 PATIENCE = 180.0
 # Long enough for a scheduler on a slow machine, and one test waits for it.
 BIND_SECONDS = 20.0
+# No deadline but that of binding is tested here: no other may pass on a slow machine.
+OPERATOR: Json = {"timeouts": {**PATIENT["timeouts"], "bindSeconds": BIND_SECONDS}}
 # What a slow machine may add to a deadline: a pass, a watch event, deleting the pods.
 SLACK = 60.0
 # Far below the operator's resync of ten minutes: whatever comes sooner was no poll. Alone on two
 # cores it takes a fraction of a second.
 SOON = 120.0
-
-
-@pytest.fixture(scope="module")
-def operator_settings() -> Json:
-    """No deadline but that of binding is tested here: no other may pass on a slow machine."""
-    return {"timeouts": {**PATIENT["timeouts"], "bindSeconds": BIND_SECONDS}}
 
 
 def nodes_of(fleet: FleetMaker, count: int) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,29 +26,14 @@ pytestmark = pytest.mark.e2e
 NAME = "llama"
 PREFIX = "shardwright.dev/"
 START_SECONDS = 20
+# Deadlines and a Lease that a slow machine does not trip over.
+OPERATOR: Json = {
+    "timeouts": {"bindSeconds": 60, "startSeconds": START_SECONDS, "readySeconds": 60},
+    "lease": {"durationSeconds": 60, "renewSeconds": 40},
+}
 EDIT: Json = {"engine": {"limits": {"maxBatchSize": 32}}}
 OTHER: Json = {"engine": {"limits": {"maxBatchSize": 16}}}
 TWO: Json = {"replicas": 2}
-
-
-@pytest.fixture(scope="module")
-def running(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    """The operator, with deadlines and a Lease that a slow machine does not trip over."""
-    operator = Operator(
-        sandbox.kubeconfig_for("sandbox-operator"),
-        tmp_path_factory.mktemp("operator"),
-        timeouts={"bindSeconds": 60, "startSeconds": START_SECONDS, "readySeconds": 60},
-        lease={"durationSeconds": 60, "renewSeconds": 40},
-    )
-    try:
-        operator.start().wait()
-        yield operator
-        assert operator.alive, operator.log.read_text(encoding="utf-8")[-5000:]
-        assert operator.stop() == 0
-        assert operator.errors() == []
-    finally:
-        if operator.alive:
-            operator.kill()
 
 
 @pytest.fixture

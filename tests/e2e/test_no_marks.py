@@ -9,7 +9,6 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -25,17 +24,14 @@ from shardwright_sandbox.rest import CONFLICT, Rest, RestError, rest_of
 
 pytestmark = pytest.mark.e2e
 
+# No deadline is tested here: none may pass on a slow machine, and be counted as a restart.
+OPERATOR = PATIENT
+
 PATIENCE = 120.0
 NAME = "llama"
 _SMALL: Json = {"parallelism": {"tensor": 2, "pipeline": 2}, "rollout": {"maxSurge": 1}}
 _LABELS = {"example.com/team": "search"}
 _ANNOTATIONS = {"example.com/owner": "search"}
-
-
-@pytest.fixture(scope="module")
-def operator_settings() -> dict[str, Any]:
-    """No deadline is tested here: none may pass on a slow machine, and be counted as a restart."""
-    return PATIENT
 
 
 class Repository:

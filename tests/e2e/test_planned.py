@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from tests.support.kstatus import FAILED, verdict
 from tests.support.kube import A100, H100, H200, Json, Kube, gpus, ready
@@ -14,6 +12,9 @@ from shardwright_sandbox.nodes import cordon, set_labels
 from shardwright_sandbox.pytest_plugin import FleetMaker
 
 pytestmark = pytest.mark.e2e
+
+# No deadline is tested here: none may pass on a slow machine, and be counted as a restart.
+OPERATOR = PATIENT
 
 # Nothing is given but the model, the claim and the load.
 OPEN: Json = {
@@ -27,12 +28,6 @@ PRODUCT = "nvidia.com/gpu.product"
 PATIENCE = 120.0
 # Longer than a pass takes, and far below the operator's resync.
 QUIET = 3.0
-
-
-@pytest.fixture(scope="module")
-def operator_settings() -> dict[str, Any]:
-    """No deadline is tested here: none may pass on a slow machine, and be counted as a restart."""
-    return PATIENT
 
 
 def a_pool(name: str, product: str, count: int, size: int = 8) -> Json:

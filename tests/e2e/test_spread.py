@@ -21,17 +21,14 @@ from shardwright_sandbox.pytest_plugin import FleetMaker
 
 pytestmark = pytest.mark.e2e
 
+# No deadline is tested here: none may pass on a slow machine, and be counted as a restart.
+OPERATOR = PATIENT
+
 FIRST = int(os.environ.get("SHARDWRIGHT_SEED", "0"))
 PATIENCE = 180.0
 # Bound by half for longer it would have been given up: nothing here is in the scheduler's way.
 BIND_SECONDS = float(PATIENT["timeouts"]["bindSeconds"])
 RACK = "topology.example.com/rack"
-
-
-@pytest.fixture(scope="module")
-def operator_settings() -> dict[str, Any]:
-    """No deadline is tested here: none may pass on a slow machine, and be counted as a restart."""
-    return PATIENT
 
 
 @dataclass(frozen=True)

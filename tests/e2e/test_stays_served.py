@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from tests.support.kube import H100, H200, Json, Kube, ready
@@ -21,15 +20,12 @@ from shardwright_sandbox.pytest_plugin import FleetMaker
 
 pytestmark = pytest.mark.e2e
 
+# No deadline is tested here: none may pass on a slow machine, and be counted as a restart.
+OPERATOR = PATIENT
+
 PATIENCE = 120.0
 NAME = "llama"
 _PERMANENT = {"outcome": "Permanent", "reason": "ToolFailed", "message": "out of memory"}
-
-
-@pytest.fixture(scope="module")
-def operator_settings() -> dict[str, Any]:
-    """No deadline is tested here: none may pass on a slow machine, and be counted as a restart."""
-    return PATIENT
 
 
 @pytest.fixture
